@@ -3,7 +3,6 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-REQUIREMENTS ?= requirements.txt
 PYTEST_ARGS ?=
 FUZZ_ARGS ?=
 # Processes that run tests. Each begins with a part of the files in their order, and takes over tests
@@ -42,7 +41,6 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'Variables: PYTHON=python3.11   VENV=.venv   PYTEST_ARGS="-k trace"   WORKERS=3'
-	@echo '           REQUIREMENTS=requirements-gpu.txt (with a VENV of its own: faiss on CUDA)'
 
 setup: $(VENV)/.package $(VENV)/.tools ## Make the virtual environment: pinned packages, the editable package, developers' tools
 
@@ -133,8 +131,8 @@ $(BIN)/python:
 
 # `make demo` needs the first two stamps only. A change of pyproject.toml repeats the editable install
 # only, and that downloads nothing: setuptools, which PyTorch brings, builds it.
-$(VENV)/.requirements: requirements.txt $(REQUIREMENTS) | $(BIN)/python
-	$(PIP_INSTALL) -r $(REQUIREMENTS)
+$(VENV)/.requirements: requirements.txt | $(BIN)/python
+	$(PIP_INSTALL) -r requirements.txt
 	@touch $@
 
 $(VENV)/.package: pyproject.toml $(VENV)/.requirements

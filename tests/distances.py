@@ -1,7 +1,7 @@
 """Distances in place of nearness, and weights of what a retriever finds."""
 
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 
 
 def by_distance(index, queries, k):

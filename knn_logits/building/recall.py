@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import Index, nearest_columns, pairwise
+from knn_logits.index.base import Index, nearest_columns
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.kinds import Kind
+from knn_logits.metrics import COMPARISONS
 from knn_logits.progress import Progress, no_progress, while_running
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import IndexRecord, RecallRecord
@@ -85,7 +86,7 @@ class Truth:
         parts = []
         for query, row in zip(torch.from_numpy(self.queries), ids, strict=True):
             keys = torch.from_numpy(self.store.keys(row).astype(np.float32))
-            parts.append(pairwise(query[None], keys[None], self.store.manifest.metric))
+            parts.append(COMPARISONS[self.store.manifest.metric].pairwise(query[None], keys[None]))
         return np.asarray(torch.cat(parts).numpy())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,10 +91,14 @@ class Tracer:
     ) -> TokenTrace:
         """Traces one token; `mixed` is of this one row, if it was computed for many at once."""
         neighbors, weights, token = chosen.neighbors, chosen.log_weights, chosen.token
-        retrieval = _retrieval(neighbors)
+        searched = neighbors.searched is None or bool(neighbors.searched[0])
+        retrieval = "search" if searched else "pointers"
+        special = token in self._special
         if chosen.log_p_lm is None:
             lmbda = chosen.lmbda if bool((weights > -math.inf).any()) else 0.0
-            return TokenTrace(word, token, None, None, None, lmbda, 0.0, retrieval=retrieval)
+            return TokenTrace(
+                word, token, None, None, None, lmbda, 0.0, retrieval=retrieval, special=special
+            )
         if mixed is None:
             chosen_token = torch.tensor([token], device=weights.device)
             numbers = torch.tensor([chosen.log_p_lm, chosen.lmbda], dtype=torch.double)
@@ -115,7 +120,24 @@ class Tracer:
         if chosen.likeliest is not None and chosen.likeliest[0] != token:
             by_model = Rival(text_after(chosen.likeliest[0]), math.exp(chosen.likeliest[1]))
         nearness = neighbors.nearness[0].cpu().numpy()
-        matched = None if neighbors.matched is None else neighbors.matched[0].cpu().numpy()
+        matched = np.zeros(len(ids), int)
+        if neighbors.matched is not None:
+            matched = neighbors.matched[0].cpu().numpy()
+        passages = []
+        for column in passages_of(documents, by_entry, after, self.max_neighbors):
+            store, entry = self.memory.retriever.locate(int(ids[column]))
+            distance = float(as_distance(nearness[column], neighbors.metric))
+            passage = self.passage(
+                store, entry, float(votes[column]), influence=float(by_entry[column])
+            )
+            passages.append(
+                replace(
+                    passage,
+                    # The ∞-gram compares no keys.
+                    distance=distance if math.isfinite(distance) else None,
+                    matched=int(matched[occurrences.get(column, column)]) or None,
+                )
+            )
         return TokenTrace(
             token=word,
             token_id=token,
@@ -124,30 +146,13 @@ class Tracer:
             p_knn=math.exp(mixed.log_p_knn),
             lmbda=mixed.lmbda,
             influence=influence,
-            neighbors=[
-                self._neighbor(
-                    int(ids[column]),
-                    float(as_distance(nearness[column], neighbors.metric)),
-                    0 if matched is None else int(matched[occurrences.get(column, column)]),
-                    weight=float(votes[column]),
-                    influence=float(by_entry[column]),
-                )
-                for column in passages_of(documents, by_entry, after, self.max_neighbors)
-            ],
+            neighbors=passages,
             retrieval=retrieval,
             documents=[_share_of(self.memory, votes) for votes in documents],
             by_model=by_model,
             candidates=[Candidate(text_after(votes), votes, *p) for votes, *p in chosen.candidates],
+            special=special,
         )
-
-    def _neighbor(
-        self, number: int, distance: float, matched: int, *, weight: float, influence: float
-    ) -> NeighborTrace:
-        store, entry = self.memory.retriever.locate(number)
-        # The ∞-gram compares no keys.
-        near = distance if math.isfinite(distance) else None
-        passage = self.passage(store, entry, weight, influence=influence)
-        return replace(passage, distance=near, matched=matched or None)
 
     def passage(
         self, store: Datastore, entry: int, weight: float, *, length: int = 1, influence: float = 0
@@ -191,14 +196,7 @@ class Tracer:
         ]
         # A prompt that only starts a decoder has no text.
         read = not self._special.issuperset(ids[:first])
-        return SequenceTrace("".join(words[:first]) if read else "", self.marked(tokens))
-
-    def marked(self, tokens: list[TokenTrace]) -> list[TokenTrace]:
-        """Marks the special tokens among tokens."""
-        special = self._special
-        return [
-            replace(token, special=True) if token.token_id in special else token for token in tokens
-        ]
+        return SequenceTrace("".join(words[:first]) if read else "", tokens)
 
     def recorded(
         self,
@@ -246,16 +244,6 @@ def shares_by_document(memory: Memory, entries: Tensor, shares: Tensor) -> list[
 def _share_of(memory: Memory, votes: DocumentVotes) -> DocumentShare:
     document, name = votes.store.documents[votes.number], memory.name_of(votes.store)
     return DocumentShare(name, document.id, document.title, document.uri, votes.share)
-
-
-def _retrieval(neighbors: Neighbors) -> str:
-    """Says how the neighbors of a step were found, which are one row."""
-    if neighbors.searched is None or bool(neighbors.searched[0]):
-        return "search"
-    pointed = neighbors.mask
-    if neighbors.matched is not None:
-        pointed = pointed & (neighbors.matched < 1)
-    return "pointers" if bool(pointed.any()) else "skipped"
 
 
 def _occurrences(neighbors: Neighbors) -> dict[int, int]:

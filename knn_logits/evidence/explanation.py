@@ -181,7 +181,7 @@ class _Reading:
         if self.quotations is not None:
             self._compare(tokens, self.quotations)
         prompt = self._words[0] if opening else ""
-        return SequenceTrace(prompt, self._tracer.marked(tokens))
+        return SequenceTrace(prompt, tokens)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
         """Notes verbatim and contradicted words."""

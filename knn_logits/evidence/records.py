@@ -132,8 +132,8 @@ class TokenTrace:
         influence: lmbda * p_knn / p, the neighbors' share of p. The rest is the model's share.
         neighbors: Passages that voted for the token. First comes one passage of each of the
             strongest documents, in their order, and then the strongest other passages.
-        retrieval: How the neighbors were found: by a "search", by following "pointers" from the
-            step before, or not at all ("skipped").
+        retrieval: How the neighbors were found: by a "search", or by following "pointers" from the
+            step before.
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
         by_model: The model's likeliest token, if it is known and is not this token.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from knn_logits.evidence.records import LEAST_INFLUENCE, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import (
+    LEAST_INFLUENCE,
+    DocumentShare,
+    NeighborTrace,
+    Rival,
+    SequenceTrace,
+    TokenTrace,
+)
 from knn_logits.evidence.sources import (
     Source,
     contradiction,
@@ -45,28 +51,19 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
     share = share_of(tokens)
     if "changed" not in meanings:
         return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
-    return level_style(share)
-
-
-def level_style(share: float) -> str:
-    """The style of a word in which the memory has a share."""
     return next((style for least, style in _LEVELS if share >= least), "")
 
 
 def _coloured(sequence: SequenceTrace) -> Text:
     """Makes rich text of a sequence. The prompt is dim, and styles show the memory's part."""
-    text = Text().append(printable(sequence.prompt + _gap(sequence)), style="dim")
+    gap = "\n\n" if sequence.apart and sequence.prompt else ""
+    text = Text().append(printable(sequence.prompt + gap), style="dim")
     for tokens in words_of(sequence.tokens):
         style = _terminal_style(tokens)
         for token in tokens:
             text.append(printable(token.token), style=style)
     # Without a prompt nothing stands before the space of the first word.
     return text if sequence.prompt else text[len(text.plain) - len(text.plain.lstrip(" ")) :]
-
-
-def _gap(sequence: SequenceTrace) -> str:
-    """The text between a prompt and its answer."""
-    return "\n\n" if sequence.apart and sequence.prompt else ""
 
 
 def _legend() -> Text:
@@ -77,142 +74,53 @@ def _legend() -> Text:
     return line.append_text(Text("  ").join(Text(*part) for part in levels + meanings))
 
 
-def _notes(sequence: SequenceTrace) -> Iterator[str]:
-    """Yields what holds for a text as a whole."""
-    if sequence.alone:
-        yield ALONE
-    if line := documents_line(sequence):
-        yield line
-
-
 def show(trace: Trace, sources: int, console: Console | None = None) -> None:
     """Prints a trace, with the main passages of each sequence."""
     stream: Any = Encoded(sys.stdout)
     console = console or Console(file=stream, highlight=False, soft_wrap=True)
-    for sequence in with_store_names(trace):
+    several = len(trace.stores) > 1
+    for sequence in trace:
         console.print(_coloured(sequence))
         listed = main_sources(sequence, sources)
         if listed:
             console.print(_legend())
-        _print_sources(listed, console)
-        for tokens in _objections(sequence):
-            _print_contradiction(tokens, console)
-        for note in _notes(sequence):
-            console.print(Text(printable(note), style="dim"))
+        for source in listed:
+            _print_source(source, console, several)
+        for words, rival in _objections(sequence):
+            shown = rival.passage or rival.document
+            by = "" if shown is None else f", by {_title(shown, several)}"
+            said = repr(one_line(rival.token).strip())
+            line = f"{words}: the memory says {said} (the words around are the same{by})"
+            console.print(Text(line, style="red"))
+        if sequence.alone:
+            console.print(Text(ALONE, style="dim"))
+        if line := _documents_line(sequence, several):
+            console.print(Text(printable(line), style="dim"))
         console.print()
 
 
-def _objections(sequence: SequenceTrace) -> Iterator[list[TokenTrace]]:
-    """Yields the words that a passage replaces."""
-    groups: list[list[TokenTrace]] = []
-    last: Rival | None = None
-    space: list[TokenTrace] = []
+def _title(item: NeighborTrace | DocumentShare, several: bool) -> str:
+    """A document's title or id, with its datastore if there are several."""
+    title = one_line(item.title or item.document)
+    return f"{title} ({one_line(item.store)})" if several else title
+
+
+def _objections(sequence: SequenceTrace) -> list[tuple[str, Rival]]:
+    """The words that passages replace, and what stands in their place."""
+    groups: dict[int, tuple[list[str], Rival]] = {}
     for tokens in words_of(sequence.tokens):
         rival = contradiction(tokens)
-        if rival is None and not "".join(token.token for token in tokens).strip():
-            space = tokens
-            continue
-        if rival is not None and rival is last:
-            groups[-1] += [*space, *tokens]
-        else:
-            groups.append(list(tokens))
-        last, space = rival, []
-    yield from filter(contradiction, groups)
+        if rival is not None:
+            word = one_line("".join(token.token for token in tokens)).strip()
+            groups.setdefault(id(rival), ([], rival))[0].append(word)
+    return [(" ".join(words), rival) for words, rival in groups.values()]
 
 
-def _print_contradiction(tokens: Sequence[TokenTrace], console: Console) -> None:
-    if line := _contradiction(tokens):
-        console.print(Text(line, style="red"))
-
-
-def _print_sources(listed: Sequence[Source], console: Console) -> None:
-    for source in listed:
-        console.print(_heading(source))
-        neighbor = source.neighbor
-        if neighbor is None:
-            continue
-        words = one_line(source.words)
-        if not console.is_terminal:
-            # Without colours, as in a file, the words are marked with signs.
-            words = words.replace(words.strip(), f"»{words.strip()}«")
-        before, after = one_line(neighbor.before)[-120:].lstrip(), one_line(source.after)[:60]
-        passage = Text("    … ", style="dim").append(before).append(words, style="reverse")
-        console.print(passage.append(after))
-        if neighbor.source is not None:
-            line = Text(f"    ⇐ {one_line(neighbor.source)[:200]}", style="dim")
-            console.print(line)
-
-
-def _contradiction(tokens: Sequence[TokenTrace]) -> str:
-    """Says in one line what a passage has in place of a word; empty if none contradicts it."""
-    rival = contradiction(tokens)
-    if rival is None:
-        return ""
-    word = one_line("".join(token.token for token in tokens)).strip()
-    shown = rival.passage or rival.document
-    by = f", by {one_line(shown.title or shown.document)}" if shown is not None else ""
-    return f"{word}: the memory says {_quoted(rival.token)} (the words around are the same{by})"
-
-
-def _quoted(token: str) -> str:
-    """Puts a token in quotation marks. White space, which cannot be seen, gets a name."""
-    if token.strip():
-        return repr(one_line(token).strip())
-    return "a line break" if "\n" in token else "white space"
-
-
-def documents_line(sequence: SequenceTrace) -> str:
-    """Lists the documents of a whole text with their shares, and the share of the model."""
-    documents = sequence.documents
-    listed = [
-        document for document in documents[:_DOCUMENTS] if document.share >= _MIN_LISTED_SHARE
-    ]
-    if not listed:
-        return ""
-    shown = [
-        f"{document.share:.0%} {one_line(document.title or document.document)}"
-        for document in listed
-    ]
-    if rest := documents[len(listed) :]:
-        part = sum(document.share for document in rest)
-        shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
-    model_share = 1.0 - sum(document.share for document in documents)
-    return f"documents: {', '.join(shown)}; the model itself {max(0.0, model_share):.0%}"
-
-
-def with_store_names(trace: Trace) -> Trace:
-    """Adds to each document's title the name of its datastore, if there are several."""
-    if len(trace.stores) < 2:
-        return trace
-
-    def titled(item: Any) -> Any:
-        return item and replace(item, title=f"{item.title or item.document} ({item.store})")
-
-    def renamed(token: TokenTrace) -> TokenTrace:
-        rival = token.by_memory
-        return replace(
-            token,
-            neighbors=[titled(item) for item in token.neighbors],
-            documents=[titled(item) for item in token.documents],
-            by_memory=rival
-            and replace(rival, document=titled(rival.document), passage=titled(rival.passage)),
-        )
-
-    sequences = [replace(item, tokens=[renamed(token) for token in item.tokens]) for item in trace]
-    return replace(trace, sequences=sequences)
-
-
-def _title(source: Source) -> str:
-    """A document's title or id with the place."""
-    placed = source.neighbor.title if source.neighbor is not None else None
-    return placed or source.document.title or source.document.document
-
-
-def _heading(source: Source) -> Text:
+def _print_source(source: Source, console: Console, several: bool) -> None:
     line = Text.assemble(
         (one_line(source.words).strip(), _terminal_style(source.tokens)),
         (f"  {source.total:.0%} by the neighbors, {source.document.share:.0%} by ", "dim"),
-        (one_line(_title(source)), "bold"),
+        (_title(source.neighbor or source.document, several), "bold"),
     )
     instead = source.tokens[0].by_model
     if instead is not None and instead.token.strip():
@@ -221,7 +129,35 @@ def _heading(source: Source) -> Text:
     if pairs:
         p_lm, p = (sum(map(float, column)) / len(pairs) for column in zip(*pairs, strict=True))
         line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
-    return line
+    console.print(line)
+    neighbor = source.neighbor
+    if neighbor is None:
+        return
+    words = one_line(source.words)
+    if not console.is_terminal:
+        # Without colours, as in a file, the words are marked with signs.
+        words = words.replace(words.strip(), f"»{words.strip()}«")
+    before, after = one_line(neighbor.before)[-120:].lstrip(), one_line(source.after)[:60]
+    passage = Text("    … ", style="dim").append(before).append(words, style="reverse")
+    console.print(passage.append(after))
+    if neighbor.source is not None:
+        console.print(Text(f"    ⇐ {one_line(neighbor.source)[:200]}", style="dim"))
+
+
+def _documents_line(sequence: SequenceTrace, several: bool) -> str:
+    """Lists the documents of a whole text with their shares, and the share of the model."""
+    documents = sequence.documents
+    listed = [
+        document for document in documents[:_DOCUMENTS] if document.share >= _MIN_LISTED_SHARE
+    ]
+    if not listed:
+        return ""
+    shown = [f"{document.share:.0%} {_title(document, several)}" for document in listed]
+    if rest := documents[len(listed) :]:
+        part = sum(document.share for document in rest)
+        shown.append(f"{part:.0%} {len(rest)} more document{'s' if len(rest) > 1 else ''}")
+    model_share = 1.0 - sum(document.share for document in documents)
+    return f"documents: {', '.join(shown)}; the model itself {max(0.0, model_share):.0%}"
 
 
 def to_html(trace: Trace) -> str:

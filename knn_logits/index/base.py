@@ -86,8 +86,3 @@ def nearest_columns(scores: Tensor, k: int, ids: Tensor | None = None) -> tuple[
         above = columns[row][values[row] > last]
         columns[row] = torch.cat([above, equal[: k - len(above)]])
     return values, columns
-
-
-def pairwise(queries: Tensor, keys: Tensor, metric: Metric) -> Tensor:
-    """Nearness of each query [dim] and its own keys [k, dim], from their differences."""
-    return COMPARISONS[metric].pairwise(queries, keys)

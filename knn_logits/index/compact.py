@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import nearest_columns, pairwise
+from knn_logits.index.base import nearest_columns
 from knn_logits.index.exact import TorchIndex
 from knn_logits.metrics import COMPARISONS, Metric, full_precision
 
@@ -138,7 +138,7 @@ class CompactIndex(TorchIndex):
         ids = found[1]
         rows = max(1, _BLOCK // (ids.shape[1] * self.dim))
         parts = zip(queries.split(rows), ids.split(rows), strict=True)
-        distances = [pairwise(part, self._keys_in(near), self.metric) for part, near in parts]
+        distances = [self._comparison.pairwise(part, self._keys_in(near)) for part, near in parts]
         nearness, order = nearest_columns(torch.cat(distances), k, ids)
         ids = ids.gather(1, order)
         return nearness, ids if self._ids is None else self._ids[ids]

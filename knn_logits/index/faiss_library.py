@@ -23,30 +23,9 @@ def faiss_module() -> Any:
         import faiss  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingDependencyError(
-            "FAISS is not installed: pip install faiss-cpu, or faiss-gpu on a machine with a GPU; "
-            "the index type 'exact' needs neither"
+            "FAISS is not installed: pip install faiss-cpu; the index type 'exact' does not need it"
         ) from error
     return faiss
-
-
-def faiss_for_torch() -> None:
-    """Lets FAISS's indexes on a GPU take tensors."""
-    import faiss.contrib.torch_utils  # type: ignore[import-untyped,unused-ignore]  # noqa: F401
-
-
-def search(
-    index: Any, queries: Array, k: int, params: Any = None, threads: int | None = None
-) -> tuple[Array, Array]:
-    """Distances and ids [rows, k] of a search on the CPU, by FAISS's C++ method itself."""
-    # `faiss.contrib.torch_utils`, which other libraries import, replaces `search` of every class by
-    # a function that takes no parameters of a search.
-    queries = np.ascontiguousarray(queries, np.float32)
-    distances = np.empty((len(queries), k), np.float32)
-    ids = np.empty((len(queries), k), np.int64)
-    inside, *out = map(faiss_module().swig_ptr, (queries, distances, ids))
-    with openmp_threads(threads):
-        index.search_c(len(queries), inside, k, *out, params)
-    return distances, ids
 
 
 def faiss_reason(error: Exception) -> str:
@@ -112,27 +91,20 @@ def openmp_threads(number: int | None) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def train_centroids(
-    keys: Array, clusters: int, *, metric: Metric, seed: int, threads: int | None = None
-) -> Array:
+def train_centroids(keys: Array, clusters: int, *, metric: Metric, seed: int) -> Array:
     """Centroids of keys by k-means, float32 [clusters, dim]."""
     faiss = faiss_module()
     keys = prepared(keys, metric)
-    with openmp_threads(threads):
-        kmeans = faiss.Kmeans(
-            keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
-        )
-        kmeans.train(keys)
+    kmeans = faiss.Kmeans(
+        keys.shape[1], clusters, niter=20, seed=seed + 1, min_points_per_centroid=1
+    )
+    kmeans.train(keys)
     centroids: Array = kmeans.centroids
     return centroids
 
 
-def assign(centroids: Array, keys: Array, *, metric: Metric, threads: int | None = None) -> Array:
+def assign(centroids: Array, keys: Array, *, metric: Metric) -> Array:
     """Finds the nearest centroid of each key, int64 [rows]."""
-    faiss = faiss_module()
-    index = faiss.IndexFlatL2(centroids.shape[1])
-    index.add(np.ascontiguousarray(centroids))
-    with openmp_threads(threads):
-        _, nearest = search(index, prepared(keys, metric), 1)
+    _, nearest = faiss_module().knn(prepared(keys, metric), np.ascontiguousarray(centroids), 1)
     labels: Array = nearest[:, 0]
     return labels

@@ -1,4 +1,4 @@
-"""Opens a datastore's index from its arrays or from the keys, and checks it with its probe."""
+"""Opens a datastore's index from its arrays or from the keys."""
 
 from __future__ import annotations
 
@@ -19,23 +19,20 @@ from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
 from knn_logits.index.compact import CompactIndex, form_for
 from knn_logits.index.exact import ExactIndex
-from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
+from knn_logits.index.faiss_backend import build_faiss
 from knn_logits.index.kinds import Kind, choose_train_size
 from knn_logits.locks import new_lock
 from knn_logits.metrics import COMPARISONS, as_distance
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
+from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
 
 logger = logging.getLogger(__name__)
 
 KEYS_AT_ONCE = 65_536
-# The share of the probe's queries that an index on a GPU must answer as well as the stored one.
+# The share of stored distances that an index on a GPU must reach.
 _ANSWERED = 0.75
-# The k with which an index of FAISS is compared, or its largest on the GPU.
-_NEIGHBORS = 1024
-_PROBE_SHARE = 0.75
 # An index without inverted lists is trained on as many keys as one with this number.
 _LISTS = 256
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
@@ -177,12 +174,9 @@ def open_index(
         index = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
     if index is None:
         index = whole_index(store, device=device, threads=threads)
-        check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
-    if isinstance(index, FaissIndex) and device.type == "cuda":
-        return moved(index, store, device)
     return index
 
 
@@ -207,26 +201,20 @@ def whole_index(
     if saved is not None:
         return plain_arrays.from_arrays(saved, kind, len(store), nprobe=nprobe, threads=threads)
     if kind.approximate:
-        _warn_of_building(store)
+        if not store.offers_keys:
+            raise DatastoreError(
+                f"{store.folder} has neither an index of plain arrays nor keys; build it again"
+            )
+        check_factory(store)
+        logger.warning(
+            "the index %s is not stored as plain arrays, so it is rebuilt from the keys each time "
+            "it is opened",
+            record.factory,
+        )
     config = IndexConfig(
         record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
     )
     return index_from_keys(store, record.factory, config, threads=threads, device=device)
-
-
-def _warn_of_building(store: Datastore) -> None:
-    """Warns that an index is built at each opening, and refuses it where that is not possible."""
-    record = store.manifest.index
-    if not store.offers_keys:
-        raise DatastoreError(
-            f"{store.folder} has neither an index of plain arrays nor keys; build it again"
-        )
-    check_factory(store)
-    logger.warning(
-        "the index %s is not stored as plain arrays, so it is rebuilt from the keys each time it "
-        "is opened",
-        record.factory,
-    )
 
 
 def check_factory(store: Datastore) -> None:
@@ -240,57 +228,11 @@ def check_factory(store: Datastore) -> None:
         ) from error
 
 
-def check_probe(store: Datastore, index: Index) -> None:
-    """Refuses an index whose results differ from those at its build."""
-    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
-    if queries is None or expected is None or not expected.size:
-        if len(store) and kind_of(store).approximate:
-            logger.warning(
-                "%s has no probe, so the results of its index could not be checked: rebuild the "
-                "index with `knn-logits index`",
-                store.folder,
-            )
-        return
-    probes = np.ascontiguousarray(queries, np.float32)
-    if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
-        raise DamagedError(f"the probe of {store.folder} has the wrong shape; rebuild it")
-    nearness, ids = index.search(torch.from_numpy(probes), expected.shape[1])
-    shares = [
-        len(set(row) & set(true)) / len(true)
-        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
-    ]
-    # Equal keys may come in another order, and either may be missing at the end.
-    if float(np.mean(shares)) < _PROBE_SHARE:
-        raise DamagedError(
-            f"the index of {store.folder} returns different entries than when it was built, so "
-            "the index, the metric or the keys have changed: rebuild it with `knn-logits index`"
-        )
-    _check_distances(store, probes, as_distance(nearness.cpu().numpy(), store.manifest.metric))
-
-
-def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
-    """Refuses an index whose distances differ from those at its build."""
-    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
-    if expected is None or expected.shape != actual.shape:
-        return
-    # Two metrics can give the same neighbors, but not the same distances.
-    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
-    probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
-    scale = 1.0 if COMPARISONS[metric].unit_length else float(np.square(probes).sum(axis=-1).mean())
-    close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
-    if float(close.mean()) < _PROBE_SHARE:
-        raise DamagedError(
-            f"the index of {store.folder} returns different distances than when it was built, so "
-            f"its metric is not {metric}, or its keys have changed: rebuild it with `knn-logits "
-            "index`"
-        )
-
-
 # On a GPU
 
 
 def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIndex | None:
-    """Opens a datastore's keys for an exact search on a device."""
+    """Opens a datastore's keys for an exact search on a device; None if that is not possible."""
     if not store.has_keys or store.manifest.learned is not None:
         return None
     size, dim, dtype = len(store), store.manifest.dim, store.manifest.dtype
@@ -298,7 +240,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
     if form is None:
         logger.warning(
             "the keys of %s take %.1f GB at one byte per value, but %s has only %.1f GB free: "
-            "searching with FAISS instead of PyTorch",
+            "searching with FAISS on the CPU instead",
             store.folder,
             size * dim / 1e9,
             device,
@@ -322,41 +264,19 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         dtype=getattr(torch, dtype),
         keys=keys if form == "bytes" else None,
     )
-    queries, distances = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
-    if queries is None or distances is None or not distances.size:
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
+    if queries is None or expected is None or not expected.size:
         return index
-    return index if finds_as_much(index, store, queries, distances) else None
-
-
-def moved(index: FaissIndex, store: Datastore, device: torch.device) -> FaissIndex:
-    """Moves an index to a GPU, if it has a form there that finds as much."""
-    on_gpu = to_gpu(index, device)
-    queries = store.checks.get(PROBE_QUERIES)
-    if on_gpu is index or queries is None:
-        return on_gpu
-    k = min(_NEIGHBORS, on_gpu.largest_k)
-    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), k)
-    expected = as_distance(nearness.numpy(), store.manifest.metric)
-    return on_gpu if finds_as_much(on_gpu, store, queries, expected) else index
-
-
-def finds_as_much(index: Index, store: Datastore, queries: Array, expected: Array) -> bool:
-    """Whether an index on a GPU finds neighbors as near as `expected`, distances [rows, k]."""
-    try:
-        nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        logger.warning("an index of %s is not used on the GPU: %s", store.folder, reason)
-        return False
+    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
     on_gpu = np.sort(nearness.cpu().double().numpy())
     on_cpu = np.sort(as_distance(expected.astype(np.float64), store.manifest.metric))
     finite = on_cpu[np.isfinite(on_cpu)]
     slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
-    is_close = on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED
-    if not is_close:
-        logger.warning(
-            "an index of %s is not used on the GPU, since its neighbors are farther than those "
-            "found on the CPU",
-            store.folder,
-        )
-    return bool(is_close)
+    if on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED:
+        return index
+    logger.warning(
+        "an index of %s is not used on the GPU, since its neighbors are farther than those found "
+        "on the CPU",
+        store.folder,
+    )
+    return None

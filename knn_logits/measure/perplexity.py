@@ -30,8 +30,7 @@ from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import log_p_knn_of, mix_row
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
-from knn_logits.search.neighbors import Neighbors
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.search.retriever import MAX_SHARED_TOKENS, Retriever
 from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings

@@ -21,7 +21,7 @@ from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import Piece, TextWindow, batches, stream
 from knn_logits.measure.pass_cache import PassCache
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 
 # Windows of similar size share a batch. They are sorted within groups of this number of batches.
 _BATCHES_A_GROUP = 16

@@ -22,8 +22,12 @@ from knn_logits.engine.tokens import control_tokens, end_tokens
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
-from knn_logits.mixture.gated_vote import GatedStore, gated_vote
-from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
+from knn_logits.mixture.gates.adaptive import (
+    MAX_OCCURRENCES,
+    AdaptiveGate,
+    GatedStore,
+    gated_vote,
+)
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
 from knn_logits.mixture.presets import (
     MemorySettings,
@@ -40,8 +44,7 @@ from knn_logits.search.combined import (
     open_stores,
 )
 from knn_logits.search.matches import InfiniGram, Matches
-from knn_logits.search.neighbors import Neighbors, with_occurrences
-from knn_logits.search.occurrences import Occurrences, Prefixes, without_padding
+from knn_logits.search.neighbors import Neighbors, Occurrences, Prefixes, with_occurrences
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
@@ -251,21 +254,18 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        read = self._read(ids) if self.experts or self.retriever.reads_text else ids
-        texts = Prefixes.of_steps(read, states.shape[1])
+        if self.experts or self.retriever.reads_text:
+            ids = without_padding(ids, getattr(self.model, "generation_config", None))
+        texts = Prefixes.of_steps(ids, states.shape[1])
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         return self.with_occurrences(self.retriever.search(queries, texts), texts)
-
-    def _read(self, ids: Tensor) -> Tensor:
-        """The texts without padding, for experts and retrievers that read them."""
-        return without_padding(ids, getattr(self.model, "generation_config", None))
 
     def with_occurrences(self, neighbors: Neighbors, prefixes: Prefixes) -> Neighbors:
         """Adds what the experts find for the text before each query."""
         if not self.experts:
             return neighbors
-        votes = [expert.find(prefixes).to(neighbors.ids.device) for expert in self.experts]
-        return replace(neighbors, occurrences=tuple(votes))
+        found = tuple(expert.find(prefixes) for expert in self.experts)
+        return replace(neighbors, occurrences=found)
 
     def vote(self, neighbors: Neighbors, log_p_lm: Tensor) -> Vote:
         """Computes the neighbors' vote on the next token and the mixture.
@@ -276,10 +276,7 @@ class Memory:
             neighbors: The neighbors of `rows` queries.
             log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
         """
-        if neighbors.ids.device != log_p_lm.device:
-            neighbors = neighbors.to(log_p_lm.device)
-        occurrences = tuple(part.to(log_p_lm.device) for part in neighbors.occurrences)
-        neighbors = replace(neighbors, occurrences=occurrences)
+        neighbors = neighbors.to(log_p_lm.device)
         lmbda: float | Tensor = self.config.lmbda
         if self._gated:
             votes, lmbda = gated_vote(self._gated, neighbors, log_p_lm)
@@ -289,10 +286,10 @@ class Memory:
                 metric = self.retriever.metric
                 lmbda, votes = weigh_rows(self.gate, neighbors, votes, metric, log_p_lm)
             votes = drop_impossible(votes, neighbors.values, log_p_lm)
-        for part in occurrences[len(self._gated) :]:
+        for part in neighbors.occurrences[len(self._gated) :]:
             occurrence_votes = drop_impossible(part.log_weights, part.values, log_p_lm)
             votes, lmbda = second_vote(votes, lmbda, occurrence_votes, part.shares)
-        if occurrences:
+        if neighbors.occurrences:
             neighbors = with_occurrences(neighbors)
         return Vote(neighbors, votes, lmbda, log_p_lm)
 
@@ -308,12 +305,14 @@ class Memory:
             log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
 
         Returns:
-            The neighbors, and their vote with `log_p` computed.
+            The neighbors, and their vote.
         """
-        if not self._replays(state, log_p_lm):
+        if not state.is_cuda or not self._replays(state, log_p_lm):
             neighbors = self.neighbors(state.unsqueeze(1), ids)
             return neighbors, self.vote(neighbors, log_p_lm)
-        prefixes = Prefixes.of_steps(self._read(ids) if self.experts else ids, 1)
+        if self.experts:
+            ids = without_padding(ids, getattr(self.model, "generation_config", None))
+        prefixes = Prefixes.of_steps(ids, 1)
         found = [expert.find(prefixes) for expert in self.experts]
         # Few widths, so that few graphs are captured.
         found = [part.padded(1 << max(8, (part.ids.shape[1] - 1).bit_length())) for part in found]
@@ -331,8 +330,7 @@ class Memory:
     def _replays(self, state: Tensor, log_p_lm: Tensor) -> bool:
         """Whether nothing in a step needs the host."""
         return (
-            state.is_cuda
-            and can_replay()
+            can_replay()
             and state.device == log_p_lm.device == self.retriever.device
             and self.retriever.index.size * len(state) <= _MAX_DISTANCES
             and (self.gate is None or isinstance(self.gate, AdaptiveGate))
@@ -388,3 +386,20 @@ class Memory:
         return next(
             name for opened, name in zip(self.stores, self.names, strict=True) if opened is store
         )
+
+
+def without_padding(ids: Tensor, config: Any) -> Tensor:
+    """Replaces padding tokens at the beginning of texts by -1, also where a text begins so."""
+    end = getattr(config, "eos_token_id", None)
+    pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
+    # Most texts begin with a token, which is seen faster than where padding ends.
+    first = set(ids[:, 0].tolist()) if ids.shape[1] else set()
+    if not first.intersection(pads) and min(first, default=0) >= 0:
+        return ids
+    opening = ids < 0
+    for pad in pads:
+        if pad is not None:
+            opening = opening | (ids == pad)
+    opening = opening.int().cumprod(dim=-1).bool()
+    # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
+    return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids

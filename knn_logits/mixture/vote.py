@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,16 +55,15 @@ class Weighing:
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """log w_i, float32 [rows, k], -inf for padding. A row sums to 1, or is empty."""
-        bonus = self.bonus(neighbors)
         if self.shares is None or not neighbors.k:
-            return log_weights(neighbors, self.temperature, bonus)
-        parts = neighbors.split(len(self.shares))
-        bonuses = [None] * len(parts) if bonus is None else bonus.split(parts[0].k, dim=-1)
+            return log_weights(neighbors, self.temperature, self.bonus(neighbors))
+        # The share of a datastore that finds nothing goes to the others.
+        alone, parts = replace(self, shares=None), neighbors.split(len(self.shares))
         weights = [
-            log_weights(part, self.temperature, extra)
-            for part, extra in zip(parts, bonuses, strict=True)
+            alone.log_weights(part) + (math.log(share) if share > 0.0 else NO_WEIGHT)
+            for part, share in zip(parts, self.shares, strict=True)
         ]
-        return shared_weights(weights, self.shares)
+        return normalised(torch.cat(weights, dim=-1))
 
 
 def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
@@ -89,14 +88,6 @@ def normalised(logits: Tensor) -> Tensor:
     total = torch.logsumexp(logits, dim=-1, keepdim=True)
     # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
     return logits - total.masked_fill(total == NO_WEIGHT, 0.0)
-
-
-def shared_weights(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """log w_i of sets with fixed shares; an empty set's share goes to the others."""
-    log_shares = [math.log(share) if share > 0.0 else NO_WEIGHT for share in shares]
-    return normalised(
-        torch.cat([part + share for part, share in zip(parts, log_shares, strict=True)], dim=-1)
-    )
 
 
 def joint_vote(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

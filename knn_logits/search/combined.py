@@ -16,8 +16,7 @@ from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
 from knn_logits.metrics import Metric
 from knn_logits.printable import first_few
-from knn_logits.search.neighbors import Neighbors, joined
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Neighbors, Prefixes, joined
 from knn_logits.search.on_demand import OnDemandRetriever
 from knn_logits.search.retomaton import RetomatonRetriever
 from knn_logits.search.retriever import Retriever
@@ -33,22 +32,21 @@ def open_stores(datastores: Stores) -> list[Datastore]:
     """Opens one datastore or several. Each may be a folder, a name on the Hub, or already open."""
     if isinstance(datastores, Mapping):
         datastores = list(datastores.values())
-    single = isinstance(datastores, (Datastore, str, os.PathLike))
-    if not single and not isinstance(datastores, Iterable):
+    if isinstance(datastores, str) or not isinstance(datastores, Iterable):
         datastores = [datastores]
-    sources: Sequence[OneStore] = [datastores] if single else list(datastores)  # type: ignore[list-item, arg-type]
-    if not sources:
-        raise ConfigError("no datastore given: pass at least one")
-    for source in sources:
-        if not isinstance(source, (Datastore, str, os.PathLike)):
+    stores: list[Datastore] = []
+    for source in datastores:
+        if isinstance(source, (str, os.PathLike)):
+            stores.append(Datastore.from_pretrained(source))
+        elif isinstance(source, Datastore):
+            stores.append(source)
+        else:
             raise ConfigError(
                 f"expected a datastore, not {type(source).__name__}: pass its folder, its Hub "
                 "name, or an open datastore"
             )
-    stores = [
-        source if isinstance(source, Datastore) else Datastore.from_pretrained(source)
-        for source in sources
-    ]
+    if not stores:
+        raise ConfigError("no datastore given: pass at least one")
     first = stores[0].manifest
     for store in stores[1:]:
         other = store.manifest
@@ -92,13 +90,10 @@ def open_retriever(
     indexes: Indexes | None = None,
     source: KeySource | None = None,
 ) -> Retriever:
-    """Makes a retriever for one datastore, or for several as one.
+    """Makes a retriever for one datastore, or for several as one; `presets.resolve` checks these.
 
     With `apart`, each datastore has settings of its own, and its own k neighbors.
     """
-    weights = check_shares(weights, len(stores))
-    for name in config.exclude:
-        check_document(stores, name)
     indexes = indexes or Indexes()
     opened: list[Retriever] = []
     for store, own in zip(stores, apart or [config] * len(stores), strict=True):

@@ -8,11 +8,10 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.index.opening import Indexes, hidden_entries
-from knn_logits.search.occurrences import Occurrences, Prefixes, join
+from knn_logits.search.neighbors import Occurrences, Prefixes
 from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -95,14 +94,15 @@ class Matches:
         """
         if not self._suffixes:
             return Occurrences.none(len(prefixes))
-        found = join(
-            [index.find(prefixes, first, most=self._most) for index, first in self._suffixes]
-        )
-        for row, tails in self._ending_like(prefixes):
+        parts = [index.find(prefixes, first, most=self._most) for index, first in self._suffixes]
+        found = parts[0] if len(parts) == 1 else _joined(parts)
+        for row in range(len(prefixes)) if self._tails else ():
             text = prefixes.tokens[prefixes.first[row] : prefixes.end[row]]
-            length, entries = _at_document_end(tails, text, int(found.lengths[row]))
-            if len(entries):
-                found = found.replaced(row, length, entries, self._end_token)
+            tail = tuple(text[-_TAIL_TOKENS:].tolist())
+            for tails, _ in self._tails:
+                if tail in tails.places:
+                    found = self._ended(found, row, text, tail)
+                    break
         # A suffix that occurs too often is no match, and no shorter one takes its place.
         lengths = np.where(found.counts.numpy() > 0, found.lengths.numpy(), 0)
         # Padding before a text is no part of it.
@@ -118,16 +118,29 @@ class Matches:
             rarity=torch.from_numpy(rarity.astype(np.float32)),
         )
 
-    def _ending_like(self, prefixes: Prefixes) -> Iterator[tuple[int, list[tuple[_Tails, int]]]]:
-        """Yields the rows whose last tokens are those of a document, with such datastores."""
-        if not self._tails:
-            return
-        long = np.flatnonzero(prefixes.end - prefixes.first >= _TAIL_TOKENS)
-        last = prefixes.tokens[prefixes.end[long, None] - np.arange(_TAIL_TOKENS, 0, -1)]
-        for row, tail in zip(long.tolist(), map(tuple, last.tolist()), strict=True):
-            tails = [one for one in self._tails if tail in one[0].places]
-            if tails:
-                yield row, tails
+    def _ended(
+        self, found: Occurrences, row: int, text: Array, tail: tuple[int, ...]
+    ) -> Occurrences:
+        """Lets the end token follow the documents that end with more of a text than occurs."""
+        length = best = int(found.lengths[row])
+        entries: list[int] = []
+        for tails, first in self._tails:
+            for entry, longest in tails.ending(text, tail, length):
+                if longest > best:
+                    best, entries = longest, []
+                if longest == best:
+                    entries.append(entry + first)
+        if not entries:
+            return found
+        padded = found.padded(max(found.ids.shape[1], len(entries)))
+        changed = Occurrences(*(one.clone() for one in padded.tensors()))
+        changed.ids[row], changed.values[row], changed.log_weights[row] = -1, 0, -np.inf
+        place = slice(len(entries))
+        changed.ids[row, place] = torch.tensor(entries)
+        changed.values[row, place] = self._end_token
+        changed.log_weights[row, place] = -float(np.log(len(entries)))
+        changed.lengths[row], changed.counts[row] = best, len(entries)
+        return changed
 
 
 class InfiniGram:
@@ -145,27 +158,9 @@ class InfiniGram:
 
     def find(self, prefixes: Prefixes) -> Occurrences:
         """The occurrences of the longest suffix of each text, in all datastores."""
-        occurrences = self._matches.find(prefixes)
-        return occurrences.weighed(self.shares(occurrences.lengths))
-
-    def shares(self, lengths: Tensor) -> Tensor:
-        """The ∞-gram's share in the mixture for suffixes of these lengths, float32 [rows]."""
-        places = torch.bucketize(lengths, self._lengths, right=True)
-        return self._shares[places]
-
-
-def _at_document_end(
-    tails: Sequence[tuple[_Tails, int]], text: Array, length: int
-) -> tuple[int, list[int]]:
-    """The longest document's end above `length`, and the last entries of such documents."""
-    best, entries = length, list[int]()
-    for one, first in tails:
-        for entry, longest in one.ending(text, length):
-            if longest > best:
-                best, entries = longest, []
-            if longest == best:
-                entries.append(entry + first)
-    return best, entries
+        found = self._matches.find(prefixes)
+        places = torch.bucketize(found.lengths, self._lengths, right=True)
+        return replace(found, shares=self._shares[places])
 
 
 def _rarities(counts: Sequence[Array]) -> Array:
@@ -196,12 +191,37 @@ class _Tails:
         for place, tail in enumerate(map(tuple, last.tolist())):
             self.places.setdefault(tail, []).append(place)
 
-    def ending(self, text: Array, length: int) -> Iterator[tuple[int, int]]:
+    def ending(self, text: Array, tail: tuple[int, ...], length: int) -> Iterator[tuple[int, int]]:
         """Yields the last entry of each document with a longer end of the text, and that length."""
-        for place in self.places.get(tuple(text[-_TAIL_TOKENS:].tolist()), ()):
+        for place in self.places.get(tail, ()):
             first, end = int(self._first[place]), int(self._end[place])
             most = min(len(text), end - first, max(_MAX_TAIL, length + 1))
             same = text[len(text) - most :][::-1] == self._tokens[end - most : end][::-1]
             longest = most if same.all() else int(same.argmin())
             if longest > length:
                 yield int(self._entries[place]), longest
+
+
+def _joined(parts: list[Occurrences]) -> Occurrences:
+    """Joins the occurrences in several corpora, as if these were one corpus."""
+    lengths = torch.stack([part.lengths for part in parts])
+    longest = lengths.amax(dim=0)
+    counts = torch.stack([part.counts for part in parts]) * (lengths == longest)
+    total = counts.sum(dim=0)
+    logs = (counts.double() / total.clamp(min=1)).log().float()
+    weights = [
+        (part.log_weights + log_share.unsqueeze(-1)).nan_to_num(nan=-np.inf, neginf=-np.inf)
+        for part, log_share in zip(parts, logs, strict=True)
+    ]
+    log_weights = torch.cat(weights, dim=-1)
+    ids = torch.cat([part.ids for part in parts], dim=-1)
+    return Occurrences(
+        ids.masked_fill(log_weights == -np.inf, -1),
+        torch.cat([part.values for part in parts], dim=-1),
+        log_weights,
+        longest,
+        total,
+        parts[0].shares,
+        parts[0].rarity,
+        parts[0].coverage,
+    )

@@ -1,18 +1,19 @@
-"""`Neighbors`: what a search returns, each feature of an entry by itself. It weighs nothing."""
+"""The input and the results of a search: `Prefixes`, `Occurrences` and `Neighbors`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.index.base import nearest_columns
 from knn_logits.metrics import DEFAULT_METRIC, Metric, as_distance
-from knn_logits.search.occurrences import Occurrences
 
 # The fields with a number for each entry, and what padding has there.
 PADDING: dict[str, float] = {
@@ -24,6 +25,82 @@ PADDING: dict[str, float] = {
     "matched": 0,
 }
 _BY_ROW = ("searched",)
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The text before each of some tokens. A negative number is no token, and ends a suffix."""
+
+    tokens: Array  # int64, the texts, one after another
+    first: Array  # int64 [rows], the place in `tokens` of the first token of each row's text
+    end: Array  # int64 [rows], the place after its last token
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+    def __getitem__(self, rows: Tensor | Array | slice) -> Prefixes:
+        """Returns the texts of some rows."""
+        selected = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
+        return Prefixes(self.tokens, self.first[selected], self.end[selected])
+
+    @classmethod
+    def of_steps(cls, ids: Tensor, positions: int) -> Prefixes:
+        """The texts before the last `positions` steps of texts `ids`, int64 [rows, length]."""
+        rows, length = ids.shape
+        last = np.arange(length - positions + 1, length + 1)[:, None]
+        first = np.zeros_like(last) + np.arange(rows) * length
+        return cls(ids.reshape(-1).cpu().numpy(), first.ravel(), (first + last).ravel())
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """The occurrences of the longest suffix of each text. Each occurrence votes."""
+
+    ids: Tensor  # int64 [rows, n], the entries; -1 for padding
+    values: Tensor  # int64 [rows, n], the token that follows each occurrence
+    log_weights: Tensor  # float32 [rows, n], log shares in the vote; -inf for padding
+    lengths: Tensor  # int64 [rows], the number of tokens of the suffix; 0 if nothing occurs
+    counts: Tensor  # int64 [rows], how often the suffix occurs
+    shares: Tensor  # float32 [rows], the share of these votes in the mixture
+    rarity: Tensor  # float32 [rows], the sum of -ln of the frequencies of the suffix's tokens
+    coverage: Tensor  # float32 [rows], the share of the text's tokens that are in the suffix
+
+    @classmethod
+    def none(cls, rows: int) -> Occurrences:
+        """No occurrences for any of the rows."""
+        ids = torch.empty(rows, 0, dtype=torch.int64)
+        logs = torch.empty(rows, 0, dtype=torch.float32)
+        nothing = torch.zeros(rows, dtype=torch.int64)
+        shares = (torch.zeros(rows, dtype=torch.float32) for _ in range(3))
+        return cls(ids, ids, logs, nothing, nothing, *shares)
+
+    def __getitem__(self, rows: Tensor | slice) -> Occurrences:
+        """Returns the occurrences of some rows."""
+        index = rows if isinstance(rows, slice) else rows.to(self.ids.device)
+        return Occurrences(*(one[index] for one in self.tensors()))
+
+    def to(self, device: torch.device | str) -> Occurrences:
+        """Returns the same with all tensors on `device`."""
+        if self.ids.device == torch.device(device):
+            return self
+        # A copy to the host must be complete before it is read.
+        later = torch.device(device).type == "cuda"
+        return Occurrences(*(one.to(device, non_blocking=later) for one in self.tensors()))
+
+    def padded(self, width: int) -> Occurrences:
+        """Returns the same with `width` columns, at least as many as now."""
+        missing = width - self.ids.shape[1]
+        pad = torch.nn.functional.pad
+        return replace(
+            self,
+            ids=pad(self.ids, (0, missing), value=-1),
+            values=pad(self.values, (0, missing)),
+            log_weights=pad(self.log_weights, (0, missing), value=-math.inf),
+        )
+
+    def tensors(self) -> list[Tensor]:
+        """The fields, in their order."""
+        return [getattr(self, field.name) for field in fields(self)]
 
 
 @dataclass(frozen=True)
@@ -137,7 +214,8 @@ class Neighbors:
 
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`. `searched` stays on the CPU."""
-        if self.ids.device == torch.device(device):
+        present = {self.ids.device, *(part.ids.device for part in self.occurrences)}
+        if present == {torch.device(device)}:
             return self
         moved = tuple(part.to(device) for part in self.occurrences)
         return self.mapped(lambda field, _: field.to(device), occurrences=moved)
@@ -180,16 +258,20 @@ def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
 
 def with_occurrences(neighbors: Neighbors) -> Neighbors:
     """The neighbors and the occurrences beside them as entries of one kind."""
-    parts = neighbors.occurrences
-    lengths = [part.lengths.unsqueeze(-1).expand_as(part.ids) for part in parts]
-    far = [torch.full_like(part.log_weights, -math.inf) for part in parts]
+    ids, nearness, values = [neighbors.ids], [neighbors.nearness], [neighbors.values]
+    matched = [torch.zeros_like(neighbors.ids)]
+    for part in neighbors.occurrences:
+        ids.append(part.ids)
+        nearness.append(torch.full_like(part.log_weights, -math.inf))
+        values.append(part.values)
+        matched.append(part.lengths.unsqueeze(-1).expand_as(part.ids))
     return Neighbors(
-        torch.cat([neighbors.ids, *(part.ids for part in parts)], dim=-1),
-        torch.cat([neighbors.nearness, *far], dim=-1),
-        torch.cat([neighbors.values, *(part.values for part in parts)], dim=-1),
+        torch.cat(ids, dim=-1),
+        torch.cat(nearness, dim=-1),
+        torch.cat(values, dim=-1),
         neighbors.metric,
         searched=neighbors.searched,
-        matched=torch.cat([torch.zeros_like(neighbors.ids), *lengths], dim=-1),
+        matched=torch.cat(matched, dim=-1),
     )
 
 

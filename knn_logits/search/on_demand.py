@@ -9,17 +9,14 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.copies import Copies
 from knn_logits.engine.keys import KeySource
 from knn_logits.engine.windows import TextWindow
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import Recent
-from knn_logits.metrics import Metric
-from knn_logits.search.neighbors import Neighbors, joined
-from knn_logits.search.occurrences import Prefixes
-from knn_logits.search.retriever import Retriever, counts_shared
+from knn_logits.search.neighbors import Neighbors, Prefixes, joined
+from knn_logits.search.retriever import Retriever
 from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -98,24 +95,19 @@ class PassageFinder:
                 end = begin + earlier * settings.every
                 start = max(begin, end - settings.ends - _LONGEST_END)
                 queries[begin, earlier] = texts.tokens[start:end].astype(np.int64).tobytes()
-        results = self._results(dict.fromkeys(queries.values()))
+        results = self._results_of.take(queries.values())
+        new = [query for query in dict.fromkeys(queries.values()) if query not in results]
+        if new:
+            ends = [np.frombuffer(query, np.int64) for query in new]
+            searched = dict(zip(new, self._searched(ends), strict=True))
+            self._results_of.keep(searched)
+            results |= searched
         unions: dict[tuple[int, int], tuple[int, ...]] = {}
         for begin, step in dict.fromkeys(keys):
             latest = range(max(1, step - settings.kept + 1), step + 1)
             union = {passage for earlier in latest for passage in results[queries[begin, earlier]]}
             unions[begin, step] = tuple(sorted(union))
         return [unions[key] for key in keys]
-
-    def _results(self, queries: dict[bytes, None]) -> dict[bytes, tuple[int, ...]]:
-        """Returns the passages that each end of a text finds."""
-        passages_of = self._results_of.take(queries)
-        new = [query for query in queries if query not in passages_of]
-        if new:
-            results = self._searched([np.frombuffer(query, np.int64) for query in new])
-            searched = dict(zip(new, results, strict=True))
-            self._results_of.keep(searched)
-            passages_of |= searched
-        return passages_of
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
         """Looks all places of some ends up at once."""
@@ -216,7 +208,6 @@ class OnDemandRetriever(Retriever):
         *,
         indexes: Indexes | None = None,
         source: KeySource | None = None,
-        without: Array | None = None,
     ) -> None:
         record = store.manifest.on_demand
         assert record is not None
@@ -235,21 +226,14 @@ class OnDemandRetriever(Retriever):
                 f"{store.folder} stores no keys, so a model has to compute them: open it as "
                 "Memory(model, datastore)"
             )
-        self.store = store
-        self.config = config
-        self.metric: Metric = store.manifest.metric
-        if without is None and config.exclude:
-            without = store.entries_of(config.exclude)
-        self.without = without
-        self.indexes = indexes or Indexes()
+        nothing = ExactIndex(torch.empty(0, store.manifest.dim), store.manifest.metric)
+        super().__init__(store, config, index=nothing, indexes=indexes)
+        self.reads_text = True
         hidden = hidden_entries(store, self.without)
         self._hidden: Array | None = None
         if len(hidden):
             self._hidden = np.zeros(len(store), bool)
             self._hidden[hidden] = True
-        self._array: Array = store.values.numpy()
-        self._copies = Copies(values=store.values)
-        self.counts_shared = counts_shared(store, config)
         once = self.indexes.once
         cut = record.passage, record.context
         passages = once(store, ("passages", *cut), lambda: Passages(store.contexts, *cut))
@@ -257,6 +241,7 @@ class OnDemandRetriever(Retriever):
         self.keys = once(
             store, ("passage keys", *cut), lambda: PassageKeys(store, passages, source, device)
         )
+        without = self.without
         suffixes = once(store, ("suffixes", config.exclude), lambda: SuffixIndex(store, without))
         self._finder = once(
             store,
@@ -275,7 +260,6 @@ class OnDemandRetriever(Retriever):
                 f"{self.store.folder} stores no keys, so a search needs the text before each "
                 "query: pass it as texts="
             )
-        self._check_length(queries)
         rows: dict[tuple[int, ...], list[int]] = {}
         for row, passages in enumerate(self._finder.find(texts)):
             rows.setdefault(passages, []).append(row)
@@ -291,7 +275,7 @@ class OnDemandRetriever(Retriever):
         order = torch.cat([chosen for chosen, _ in parts]).argsort().to(device)
         padded = [part.padded(width) for _, part in parts]
         neighbors = joined(padded, 0)[order]
-        return self._with_shared(self._without_sinks(queries, neighbors), texts)
+        return self._as_voters(queries, neighbors, texts)
 
     def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
         """Searches some passages for queries, float32 [rows, dim]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +17,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.opening import hidden_entries
 from knn_logits.metrics import COMPARISONS
-from knn_logits.search.neighbors import Neighbors, joined
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Neighbors, Prefixes, joined
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -28,6 +27,7 @@ from knn_logits.store.manifest import needs_text
 _STEPS_CACHED = 64
 # Number of keys that each thread has memory for. 1,024 keys of 768 numbers take 3 MB.
 _KEYS_CACHED = 1024
+_NOTHING: Array = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,6 @@ class RetomatonRetriever(Retriever):
 
     def __init__(self, store: Datastore, config: KNNConfig, **settings: Any) -> None:
         needs_text(store.manifest, store.folder, "RetoMaton")
-        super().__init__(store, config, **settings)
         if store.manifest.pairs is not None:
             raise ConfigError("RetoMaton needs a causal model: remove --retomaton")
         if not store.offers_keys:
@@ -114,6 +113,7 @@ class RetomatonRetriever(Retriever):
                 "fetch the keys with `knn-logits pull --keys`"
             )
         store.fetch_keys()
+        super().__init__(store, config, **settings)
         self._pointers = self.indexes.once(
             store,
             ("pointers", config.exclude, config.max_knns),
@@ -128,7 +128,7 @@ class RetomatonRetriever(Retriever):
     def search(self, queries: Tensor, texts: Prefixes | None = None) -> Neighbors:
         """See `Retriever.search`; follows the pointers that each text's last step has left."""
         # Beams are reordered, doubled and dropped. So a row takes the pointers of the row that it
-        # continues, or searches. An attention sink follows no pointers and leaves none.
+        # continues, or searches.
         if texts is None:
             return super().search(queries)
         if not hasattr(self._thread, "steps"):
@@ -141,17 +141,15 @@ class RetomatonRetriever(Retriever):
             part, step_queries = texts[first:last], queries[first:last]
             columns = part.first[:, None] + np.arange(lengths[first])
             ids = torch.from_numpy(part.tokens[columns].astype(np.int64))
-            real = None if self._sink is None else (~self._sink.holds(step_queries)).tolist()
             pointers = self._pointers_of(ids, steps)
-            shared = part if self.reads_text else None
-            neighbors, candidates = self._step(step_queries, pointers, real, shared)
+            neighbors, candidates = self._step(step_queries, pointers, part)
             steps.append(_Step(ids, candidates))
             found.append(neighbors)
         return _stacked(found)
 
     def _pointers_of(self, ids: Tensor, steps: Sequence[_Step]) -> list[Array]:
         """Returns the pointers that each row's own text left in the latest step."""
-        before, nothing = ids[:, :-1], np.empty(0, np.int64)
+        before = ids[:, :-1]
         for step in reversed(steps):
             if step.ids.shape[1] != before.shape[1]:
                 continue
@@ -168,30 +166,20 @@ class RetomatonRetriever(Retriever):
             if max(parents) < 0:
                 continue
             return [
-                self._pointers.after(step.candidates[parent], token) if parent >= 0 else nothing
+                self._pointers.after(step.candidates[parent], token) if parent >= 0 else _NOTHING
                 for parent, token in zip(parents, chosen, strict=True)
             ]
-        return [nothing] * len(ids)
+        return [_NOTHING] * len(ids)
 
     def _step(
         self,
         queries: Tensor,
         pointers: list[Array],
-        real: list[bool] | None,
-        texts: Prefixes | None,
+        texts: Prefixes,
     ) -> tuple[Neighbors, list[Candidates]]:
         """Makes one step of all rows, with one search for the rows that need it."""
-        config = self.config
-        if real is not None:
-            nothing = np.empty(0, np.int64)
-            pointers = [
-                entries if follows else nothing
-                for entries, follows in zip(pointers, real, strict=True)
-            ]
         searching = [
-            row
-            for row, entries in enumerate(pointers)
-            if len(entries) < config.min_knns and (real is None or real[row])
+            row for row, entries in enumerate(pointers) if len(entries) < self.config.min_knns
         ]
         followed = [self._pointers.extended(entries) for entries in pointers]
         distances = self._distances(queries, followed)
@@ -211,7 +199,9 @@ class RetomatonRetriever(Retriever):
                 ids[row], distances[row] = new_ids, new_distances
         pointed = self._pointed(ids, pointers, searching)
         neighbors, candidates = self._gathered(ids, distances, searching, pointed)
-        return self._with_shared(neighbors, texts), candidates
+        if self._shared is not None:
+            neighbors = replace(neighbors, shared=self._shared.count(neighbors.ids, texts))
+        return neighbors, candidates
 
     @staticmethod
     def _pointed(

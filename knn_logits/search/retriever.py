@@ -11,17 +11,15 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.copies import Copies
-from knn_logits.errors import DatastoreError, MismatchError
-from knn_logits.index.base import Index, pairwise
+from knn_logits.errors import DatastoreError
+from knn_logits.index.base import Index
 from knn_logits.index.exact import TorchIndex
 from knn_logits.index.opening import Indexes
-from knn_logits.locks import cached_property
-from knn_logits.metrics import Metric
-from knn_logits.search.neighbors import Neighbors
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.metrics import COMPARISONS, Metric
+from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.sinks import Sink, find_sink
+from knn_logits.store.sinks import find_sink
 
 # More shared tokens than these count the same.
 MAX_SHARED_TOKENS = 8
@@ -63,11 +61,6 @@ class SharedTokens:
         return same.to(torch.int8).cumprod(dim=-1).sum(dim=-1).float()
 
 
-def counts_shared(store: Datastore, config: KNNConfig) -> bool:
-    """Whether shared tokens are counted. The rows of a learned memory have no text."""
-    return config.counts_shared and store.manifest.learned is None
-
-
 class Retriever:
     """Searches one datastore.
 
@@ -105,8 +98,16 @@ class Retriever:
         if config.nprobe is not None and self.index.nprobe is not None:
             self.index.nprobe = config.nprobe
         self._array: Array = store.values.numpy()
-        self.counts_shared = self.reads_text = counts_shared(store, config)
         self._copies = Copies(values=store.values)
+        once = self.indexes.once
+        self._sink = once(store, "sink", lambda: find_sink(store))
+        self._shared: SharedTokens | None = None
+        # The rows of a learned memory have no text.
+        if config.counts_shared and store.manifest.learned is None:
+            first, contexts = store.documents.first, store.contexts.first
+            make = partial(SharedTokens, store.tokens, first, contexts)
+            self._shared = once(store, "shared tokens", make)
+        self.reads_text = self._shared is not None
 
     # The share of each of several datastores in the vote; None where all neighbors vote together.
     weights: list[float] | None = None
@@ -148,53 +149,24 @@ class Retriever:
             Neighbors with at most k columns, on the device of the index.
 
         Raises:
-            MismatchError: when the queries have another length than the keys.
+            SearchError: when the queries have another length than the keys.
         """
-        self._check_length(queries)
-        if not self.index.size:
-            return Neighbors.nothing(len(queries), queries.device)
         queries = queries.detach().float()
         nearness, ids = self.index.search(queries, self.config.k)
-        if not ids.shape[1]:
-            return Neighbors.nothing(len(queries), ids.device)
-        values = self._looked_up(ids)
         if self.config.refine:
             nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
             nearness = nearness.masked_fill(ids < 0, -torch.inf)
-        neighbors = Neighbors(ids, nearness, values, self.metric)
-        return self._with_shared(self._without_sinks(queries, neighbors), texts)
+        found = Neighbors(ids, nearness, self._looked_up(ids), self.metric)
+        return self._as_voters(queries, found, texts)
 
-    @cached_property
-    def _sink(self) -> Sink | None:
-        return self.indexes.once(self.store, "sink", lambda: find_sink(self.store))
-
-    def _without_sinks(self, queries: Tensor, neighbors: Neighbors) -> Neighbors:
-        """Takes the vote from queries and entries that are attention sinks."""
-        if self._sink is None or not neighbors.k:
-            return neighbors
-        is_sink = self._sink.holds(queries).to(neighbors.ids.device).unsqueeze(-1)
-        return neighbors.without(self._sink.among(neighbors.ids) | is_sink)
-
-    def _with_shared(self, neighbors: Neighbors, texts: Prefixes | None) -> Neighbors:
-        """Counts the tokens that entries share with the end of the text before their query."""
-        if not self.counts_shared or texts is None or not neighbors.k:
-            return neighbors
-        return replace(neighbors, shared=self._shared.count(neighbors.ids, texts))
-
-    @cached_property
-    def _shared(self) -> SharedTokens:
-        tokens, contexts = self.store.tokens, self.store.contexts
-        first = self.store.documents.first
-        make = partial(SharedTokens, tokens, first, contexts.first)
-        return self.indexes.once(self.store, "shared tokens", make)
-
-    def _check_length(self, queries: Tensor) -> None:
-        dim = self.store.manifest.dim
-        if queries.dim() != 2 or queries.shape[1] != dim:
-            raise MismatchError(
-                f"the model's states have dimension {queries.shape[-1]}, but the keys of "
-                f"{self.store.folder} have {dim}: load the model that built the datastore"
-            )
+    def _as_voters(self, queries: Tensor, found: Neighbors, texts: Prefixes | None) -> Neighbors:
+        """Drops attention sinks among queries and entries, and counts shared tokens."""
+        if self._sink is not None:
+            is_sink = self._sink.holds(queries).to(found.ids.device).unsqueeze(-1)
+            found = found.without(self._sink.among(found.ids) | is_sink)
+        if self._shared is not None and texts is not None:
+            found = replace(found, shared=self._shared.count(found.ids, texts))
+        return found
 
     def _looked_up(self, ids: Tensor) -> Tensor:
         """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
@@ -207,5 +179,5 @@ class Retriever:
         parts = []
         for query_part, id_part in zip(queries.split(rows), ids.split(rows), strict=True):
             keys = torch.from_numpy(self.store.keys(id_part.cpu().numpy())).float()
-            parts.append(pairwise(query_part, keys.to(queries.device), self.metric))
+            parts.append(COMPARISONS[self.metric].pairwise(query_part, keys.to(queries.device)))
         return torch.cat(parts)

@@ -10,16 +10,13 @@ import torch
 
 from knn_logits.arrays import Array
 from knn_logits.index.opening import hidden_entries
-from knn_logits.locks import Recent
-from knn_logits.search.occurrences import Occurrences, Prefixes
+from knn_logits.search.neighbors import Occurrences, Prefixes
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import needs_text
 from knn_logits.store.suffixes import suffix_order
 
-# A suffix that occurs more often is represented by a sample of this many occurrences.
+# If a suffix occurs more often, one occurrence stands for each token that follows it.
 MOST_OCCURRENCES = 1024
-# How many of these samples are kept in memory.
-_CACHED = 128
 # Number of last tokens that are compared as one number, and the bits of each.
 _PACKED, _BITS = 3, 21
 # Maximum number of places of a range whose next tokens are compared at once, and their number.
@@ -55,7 +52,6 @@ class SuffixIndex:
             shown[hidden] = False
             stays = shown[self._entries(self._order)]
             self._order, self._packed = self._order[stays], self._packed[stays]
-        self._samples: Recent[tuple[int, int], tuple[Array, Array, Array]] = Recent(_CACHED)
 
     def without(self, hidden: Array) -> SuffixIndex:
         """Returns the same index without some more entries, int64 [hidden]."""
@@ -85,14 +81,15 @@ class SuffixIndex:
         """First and last (exclusive) place of each text's longest suffix, and its length."""
         rows = np.arange(len(prefixes))
         # Each row's last tokens, and how many of them are tokens of the corpus.
-        tokens = np.stack([self._token_before(prefixes, rows, back) for back in range(_PACKED)])
+        tokens = self._token_before(prefixes, rows, np.arange(_PACKED)[:, None])
         known = np.logical_and.accumulate((tokens >= 0) & (tokens < self._vocabulary))
         shifts = _BITS * np.arange(_PACKED - 1, -1, -1)[:, None]
         patterns = np.cumsum(np.where(known, tokens.astype(np.int64) + 1, 0) << shifts, axis=0)
         left, right = np.searchsorted(self._packed, [patterns, patterns + (1 << shifts)])
         lengths = ((right > left) & known).sum(axis=0)
         place = np.maximum(lengths - 1, 0)
-        low, high = (np.where(lengths, edge[place, rows], 0) for edge in (left, right))
+        low = np.where(lengths, left[place, rows], 0)
+        high = np.where(lengths, right[place, rows], 0)
         active = np.flatnonzero(lengths == _PACKED)
         while len(active):
             wide = high[active] - low[active] > _NARROW
@@ -176,7 +173,7 @@ class SuffixIndex:
     def find(
         self, prefixes: Prefixes, first_entry: int = 0, *, most: int | None = None
     ) -> Occurrences:
-        """The longest suffixes' occurrences, or samples of them with exact shares of tokens.
+        """The longest suffixes' occurrences, or one of each token that follows with its share.
 
         With `most`, a suffix that occurs more often keeps its length, and has no occurrences.
         """
@@ -186,8 +183,8 @@ class SuffixIndex:
             counts[counts > most] = 0
         few = np.flatnonzero((counts > 0) & (counts <= MOST_OCCURRENCES))
         many = np.flatnonzero(counts > MOST_OCCURRENCES).tolist()
-        sampled = [self._sampled(int(low[row]), int(high[row])) for row in many]
-        width = max([0, *counts[few].tolist(), *(len(entries) for entries, _, _ in sampled)])
+        by_token = [self._by_token(int(low[row]), int(high[row])) for row in many]
+        width = max([0, *counts[few].tolist(), *(len(entries) for entries, _, _ in by_token)])
         ids = np.full((len(counts), width), -1, np.int64)
         values = np.zeros((len(counts), width), np.int64)
         logs = np.full((len(counts), width), -np.inf, np.float32)
@@ -195,36 +192,22 @@ class SuffixIndex:
         places = self._order[low[rows] + columns]
         ids[rows, columns], values[rows, columns] = self._entries(places), self._tokens[places]
         logs[rows, columns] = -np.log(counts[rows])
-        for row, (entries, tokens, weights) in zip(many, sampled, strict=True):
+        for row, (entries, tokens, weights) in zip(many, by_token, strict=True):
             end = len(entries)
             ids[row, :end], values[row, :end], logs[row, :end] = entries, tokens, weights
         ids[ids >= 0] += first_entry
-        return Occurrences(
-            torch.from_numpy(ids),
-            torch.from_numpy(values),
-            torch.from_numpy(logs),
-            torch.from_numpy(lengths),
-            torch.from_numpy(counts),
-            *(torch.zeros(len(counts), dtype=torch.float32) for _ in range(3)),
-        )
+        arrays = map(torch.from_numpy, (ids, values, logs, lengths, counts))
+        zeros = torch.zeros(3, len(counts), dtype=torch.float32)
+        return Occurrences(*arrays, *zeros)
 
-    def _sampled(self, low: int, high: int) -> tuple[Array, Array, Array]:
-        """At least one occurrence of each token that follows a range, and others evenly spread."""
-        if cached := self._samples.take([(low, high)]):
-            return cached[low, high]
-        count = high - low
-        tokens = self._tokens[self._order[low:high]]
-        counts = np.bincount(tokens, minlength=self._vocabulary)
-        first_place = np.full(self._vocabulary, -1, np.int64)
-        first_place[tokens[::-1]] = np.arange(count - 1, -1, -1)
-        spread = np.arange(MOST_OCCURRENCES) * count // MOST_OCCURRENCES
-        chosen = np.union1d(first_place[first_place >= 0], spread)
-        sampled = tokens[chosen]
-        listed = np.bincount(sampled, minlength=self._vocabulary)
-        weights = np.log(counts[sampled] / listed[sampled] / count).astype(np.float32)
-        sample = self._entries(self._order[low + chosen]), sampled, weights
-        self._samples.keep({(low, high): sample})
-        return sample
+    def _by_token(self, low: int, high: int) -> tuple[Array, Array, Array]:
+        """An occurrence of each token that follows a range, and the token's log share in it."""
+        places = self._order[low:high]
+        tokens, first, counts = np.unique(
+            self._tokens[places], return_index=True, return_counts=True
+        )
+        shares = np.log(counts / (high - low)).astype(np.float32)
+        return self._entries(places[first]), tokens, shares
 
 
 def _spread(rows: Array, counts: Array) -> tuple[Array, Array]:

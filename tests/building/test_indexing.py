@@ -105,16 +105,13 @@ def test_the_probe_is_what_the_index_answers(plain):
         assert "nothing" in store.checks
 
 
-def test_an_index_that_finds_something_else_is_refused(plain):
+def test_a_changed_index_is_refused(plain):
     store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
     arrays = store.index_arrays()
     arrays["ids"] = arrays["ids"][::-1].copy()
     write_arrays(store.folder / store.manifest.file("index").name, arrays, {})
     with pytest.raises(DamagedError, match="index"):
         Datastore(store.folder)
-    refit(store.folder)
-    with pytest.raises(DamagedError, match="returns different entries than"):
-        Retriever(Datastore(store.folder), KNNConfig())
 
 
 @pytest.mark.parametrize("factory", ["IVF9999999,Flat", "IVF64,PQ4x12"])

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from conftest import make_gpt2
 from mixture_reference import encode
 
 from knn_logits import KNNLogitsProcessor
@@ -67,20 +66,3 @@ def test_a_row_that_ended_with_a_token_given_at_the_call(model, tokenizer, knn, 
     tokens = [one.token_id for one in knn.trace(output, tokenizer, pad_token_id=pad)[0].tokens]
     written = free.sequences[0, start:].tolist()
     assert tokens == written[: written.index(end) + 1]
-
-
-@pytest.mark.parametrize("own", [True, False], ids=["itself", "another"])
-def test_every_token_of_assisted_decoding_is_traced(model, tokenizer, knn, own):
-    inputs = tokenizer(PROMPTS[0], return_tensors="pt")
-    plain = generate(model, knn, inputs, max_new_tokens=20, eos_token_id=None)
-    expected = knn.trace(plain, tokenizer)[0].tokens
-    assistant = model if own else make_gpt2(seed=5, layers=1)
-    for _ in range(2):
-        output = generate(
-            model, knn, inputs, max_new_tokens=20, eos_token_id=None, assistant_model=assistant
-        )
-        assert torch.equal(output.sequences, plain.sequences)
-        found = knn.trace(output, tokenizer)[0].tokens
-        assert len(found) == 20
-        for one, other in zip(found, expected, strict=True):
-            assert (one.token_id, one.p) == (other.token_id, pytest.approx(other.p, rel=1e-3))

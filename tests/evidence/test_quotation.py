@@ -110,16 +110,6 @@ def test_what_another_document_says_word_for_word_is_not_contradicted(build, obj
     assert objections(TEXTS[5].replace("nine", "five"), store)
 
 
-def test_words_of_an_earlier_paragraph_do_not_count_against_a_quotation(
-    build, objections, tmp_path
-):
-    passage = "See the notes of the second year\n\nThe keeper lights the lamp"
-    store = build([passage], tmp_path / "s", **EVERY)
-    text = "One two three four five six seven eight nine ten of the second year"
-    changed = f"{text}\n\nThe keeper lights the motor lamp"
-    assert ("motor", "lamp", "0") in objections(changed, store)
-
-
 def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_path):
     """Llama's decodes "▁winch" as "winch" if it stands alone."""
     made = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -238,12 +228,6 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
         )
         quotations.look(ids, place, neighbors, torch.zeros(1, 1))
     assert quotations.verbatim([]) >= set(range(12, len(ids)))
-
-
-def test_a_memory_that_may_not_speak_contradicts_nothing(objections):
-    text = TEXTS[4].replace("weather", "waves")
-    assert objections(text, lmbda=0.0) == []
-    assert objections(text, exclude=["4"]) == []
 
 
 def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):

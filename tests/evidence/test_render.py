@@ -28,16 +28,6 @@ def test_words_that_one_passage_replaces_make_one_line():
     assert lines[0].startswith("ten dogs: the memory says 'two cats'")
 
 
-def test_the_terminal_shows_words_and_sources(traced):
-    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    show(traced[2], 4, console)
-    text = console.export_text()
-    assert "The harbour crane lifts twelve crates" in text
-    assert "by the neighbors" in text
-    assert "by 0" in text
-    assert "≥75%" in text
-
-
 def hostile(text):
     neighbor = NeighborTrace(text, text, text, text, text, text, text, 0, 0.5, 1.0, 0.9)
     share = DocumentShare(text, text, text, text, 0.9)

@@ -2,17 +2,13 @@
 
 import json
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from conftest import TEXTS
-from tokenizers import Tokenizer
 
 from knn_logits import KNNLogitsProcessor, Trace, explain
-from knn_logits.engine.pieces import token_texts
-from knn_logits.errors import MismatchError, TraceError
-from knn_logits.evidence.sources import main_sources
+from knn_logits.errors import TraceError
 
 
 def test_the_passage_holds_the_word(traced, tokenizer):
@@ -28,54 +24,6 @@ def test_the_passage_holds_the_word(traced, tokenizer):
             assert neighbor.snippet in TEXTS[int(neighbor.document)]
             assert neighbor.before + neighbor.word + neighbor.after == neighbor.snippet
         assert token.neighbors[0].document == token.documents[0].document
-
-
-def test_some_rows_of_a_batch_are_traced_alone_while_the_others_go_on(model, tokenizer, store):
-    from transformers import StoppingCriteria
-
-    class Watching(StoppingCriteria):
-        def __call__(self, input_ids, *_, **__):
-            if input_ids.shape[1] == start + 4:
-                early.append(knn.trace(input_ids, tokenizer, rows=[1]))
-            return torch.zeros(len(input_ids), dtype=torch.bool)
-
-    prompts = ["The pump needs", "The harbour crane"]
-    inputs = tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
-    start, early = inputs["input_ids"].shape[1], []
-    with KNNLogitsProcessor(model, store, k=16, lmbda=0.9, temperature=0.5) as knn:
-        output = knn.generate(**inputs, max_new_tokens=9, stopping_criteria=[Watching()])
-        whole = knn.trace(output, tokenizer)
-        assert knn.trace(output, tokenizer, rows=[1])[0] == whole[1]
-        assert not len(knn.trace(output, tokenizer, rows=[]))
-    assert len(early) == len(early[0]) == 1
-    for one, same in zip(early[0][0].tokens, whole[1].tokens[:4], strict=True):
-        assert (one.token, one.p, one.lmbda) == (same.token, same.p, same.lmbda)
-        assert [(of.document, of.share) for of in one.documents] == [
-            (of.document, of.share) for of in same.documents
-        ]
-
-
-def test_documents_share_all_that_the_neighbors_did(explain, store):
-    """The shares are re-derived from every entry of the datastore, and none is left out."""
-    everything = len(store)
-    trace = explain(
-        store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0, max_neighbors=everything
-    )
-    for token in trace[0].tokens:
-        derived = {}
-        for one in token.neighbors:
-            derived[one.document] = derived.get(one.document, 0.0) + one.influence
-        shares = [one.share for one in token.documents]
-        assert {one.document: one.share for one in token.documents} == pytest.approx(derived)
-        assert shares == sorted(shares, reverse=True)
-        assert sum(shares) == pytest.approx(token.influence, abs=1e-6)
-        own = (1 - token.lmbda) * token.p_lm / token.p
-        assert sum(shares) + own == pytest.approx(1.0, abs=1e-5)
-    few = explain(store, TEXTS[2], k=everything, lmbda=0.6, temperature=2.0, max_neighbors=2)
-    for one, other in zip(few[0].tokens, trace[0].tokens, strict=True):
-        assert one.documents == other.documents
-        if one.documents:
-            assert one.neighbors[0].document == one.documents[0].document
 
 
 def test_the_models_own_choice_is_named(model, tokenizer, store):
@@ -102,11 +50,6 @@ def test_explain_agrees_with_generation(traced, model, tokenizer, store):
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
-def test_explain_refuses_what_it_cannot_explain(explain, store):
-    with pytest.raises(Exception, match="two tokens"):
-        explain(store, "a")
-
-
 def test_a_trace_is_kept_as_json(traced, tmp_path):
     trace = traced[2]
     trace.save(tmp_path / "trace.json")
@@ -122,27 +65,6 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, content):
     (tmp_path / "x.json").write_text(content)
     with pytest.raises(TraceError, match="is not a trace"):
         Trace.load(tmp_path / "x.json")
-
-
-def test_words_that_follow_in_the_passage_are_one_source(traced):
-    sources = main_sources(traced[2][0], 20)
-    text = traced[2][0].text
-    assert len(sources) < len(text.split())
-    first = sources[0]
-    assert first.words.startswith(" lifts twelve crates")
-    passage = first.neighbor.word + first.neighbor.after
-    assert passage.startswith(first.words[: len(passage)])
-    assert first.neighbor.before.endswith("The harbour crane")
-    assert len(first.tokens) > 3
-    assert "".join(one.words for one in sources) == text
-
-
-def test_characters_cut_into_several_tokens(tokenizer):
-    text = "Grüße 👍🏽 — 你好 and plain text, then 👍 at the end 👍"
-    ids = tokenizer(text)["input_ids"]
-    texts = token_texts(tokenizer, ids)
-    assert len(texts) == len(ids)
-    assert "".join(texts) == text
 
 
 def test_a_foreign_output_is_refused(traced, tokenizer):
@@ -180,18 +102,6 @@ def test_a_token_that_another_processor_forces_has_no_influence(model, tokenizer
     assert "NaN" not in (tmp_path / "t.json").read_text()
 
 
-def test_another_tokenizer_is_refused(traced, tokenizer):
-    from transformers import PreTrainedTokenizerFast
-
-    knn, output, _ = traced
-    other = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
-    backend = json.loads(other.backend_tokenizer.to_str())
-    backend["model"]["merges"] = backend["model"]["merges"][:5]
-    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(backend)))
-    with pytest.raises(MismatchError, match="a different tokenizer"):
-        knn.trace(output, other)
-
-
 def test_without_recording_there_is_no_trace(model, tokenizer, store):
     inputs = tokenizer("The harbour crane", return_tensors="pt")
     with KNNLogitsProcessor(model, store, record=False) as knn:
@@ -224,20 +134,6 @@ def generated(model, knn, ids, **settings):
     return model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
 
 
-def test_a_second_turn_is_a_trace_of_its_own(model, tokenizer, store):
-    with KNNLogitsProcessor(model, store) as knn:
-        first = tokenizer("The harbour crane", return_tensors="pt")["input_ids"]
-        one = generated(model, knn, first)
-        more = tokenizer(" and then", return_tensors="pt")["input_ids"]
-        second = torch.cat([one, more], -1)
-        two = generated(model, knn, second)
-        again = generated(model, knn, one)
-        for output, prompt in ((one, first), (two, second), (again, one)):
-            trace = knn.trace(output, tokenizer)
-            assert trace[0].prompt == tokenizer.decode(prompt[0])
-            assert len(trace[0].tokens) == 6
-
-
 def test_padding_before_a_prompt_is_no_part_where_only_the_tokenizer_knows_it(
     mine, tokenizer, store
 ):
@@ -260,16 +156,6 @@ def test_beams_are_explained_and_not_recorded(model, tokenizer, store):
         assert len(knn.trace(before, tokenizer)[0].tokens) == 6
         text = explain(model, tokenizer, knn.memory, output[0].tolist())[0].text
         assert tokenizer.decode(output[0]).endswith(text)
-
-
-def test_threads_that_came_and_went_leave_their_traces(model, tokenizer, store):
-    prompts, outputs = [text[:12] for text in TEXTS], []
-    with KNNLogitsProcessor(model, store) as knn:
-        for prompt in prompts:
-            ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
-            with ThreadPoolExecutor(1) as thread:
-                outputs.append(thread.submit(generated, model, knn, ids).result())
-        assert [knn.trace(output, tokenizer)[0].prompt for output in outputs] == prompts
 
 
 @pytest.mark.parametrize(

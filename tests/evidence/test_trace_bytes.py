@@ -72,12 +72,3 @@ def test_a_line_is_right_where_a_word_is_cut(made, tmp_path):
             assert shown == f"log.txt, line {1 + before.count(chr(10))}"
             said.add(shown)
     assert len(said) == len(lines)
-
-
-def test_passages_begin_and_end_with_whole_characters(build, explain, tmp_path):
-    text = "语言模型的记忆 👍🏽 语言 " * 8
-    store = build([text], tmp_path / "store")
-    trace = explain(store, text)
-    snippets = [one.snippet for token in trace[0].tokens for one in token.neighbors]
-    assert snippets
-    assert not any(one.startswith("\ufffd") or one.endswith("\ufffd") for one in snippets)

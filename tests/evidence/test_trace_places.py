@@ -9,18 +9,13 @@ from transformers import PreTrainedTokenizerFast
 
 from knn_logits import (
     Block,
-    Datastore,
     Document,
     KNNLogitsProcessor,
     WindowConfig,
-    add_documents,
     build_datastore,
     explain,
     read_corpus,
-    remove_documents,
 )
-from knn_logits.building.removing import compact
-from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import main_sources
 from knn_logits.evidence.token_documents import where
 from knn_logits.store.blocks import BLOCKS
@@ -67,14 +62,6 @@ def store(model, tokenizer, tmp_path_factory):
     return build(model, tokenizer, documents, folder / "store")
 
 
-def test_the_words_of_a_page_are_of_that_page(store, tokenizer):
-    record = store.documents[0]
-    words = {"page 1": [], "page 2": [], "page 3": []}
-    for token in range(record.length):
-        words[record.place_at(token).name].append(int(store.tokens[record.first + token]))
-    assert [tokenizer.decode(ids).strip() for ids in words.values()] == [p.strip() for p in PAGES]
-
-
 def test_titles_and_uris_of_passages_lead_to_the_page(model, tokenizer, store):
     found = sources(model, tokenizer, store, "".join(PAGES))
     assert {one.document for one in found} <= {"handbook.pdf", "titled.pdf"}
@@ -99,34 +86,6 @@ def test_a_line_is_counted_to_the_very_word(tokenizer, store):
     assert said > len(lines)
 
 
-def test_what_is_shown_names_the_page(explain, store, capsys):
-    trace = explain(store, "".join(PAGES), k=1, lmbda=0.9, temperature=1.0, exclude=["titled.pdf"])
-    trace.show()
-    assert "by handbook.pdf, page " in capsys.readouterr().out
-    assert "handbook.pdf, page " in to_html(trace)
-    assert {one.document for one in trace[0].documents} == {"handbook.pdf"}
-
-
-def test_places_survive_adding_removing_and_compacting(model, tokenizer, tmp_path):
-    store = build(model, tokenizer, [Document("A text to go.", "gone"), paged()], tmp_path / "s")
-    before = store.documents[1].metadata
-    # The same content twice would not be added.
-    add_documents(model, tokenizer, store, [paged("second.pdf", more=" Then close it.")])
-    remove_documents(tmp_path / "s", ["gone"])
-    small = compact(tmp_path / "s")
-    assert [small.documents[n].id for n in range(2)] == ["handbook.pdf", "second.pdf"]
-    assert [small.documents[n].metadata for n in range(2)] == [before, before]
-    found = sources(model, tokenizer, small, "".join(PAGES))
-    assert {one.title.partition(", ")[2] for one in found} <= {"page 1", "page 2", "page 3"}
-
-
-def test_one_id_removes_all_parts_of_a_file(model, tokenizer, tmp_path):
-    parts = [Document("The first part.", "big.txt"), Document("The second part.", "big.txt")]
-    build(model, tokenizer, [*parts, Document("Another text.", "other")], tmp_path / "s")
-    left = remove_documents(tmp_path / "s", ["big.txt"])
-    assert list(left.manifest.removed) == [0, 1]
-
-
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -146,52 +105,6 @@ def test_places_that_make_no_sense_are_none(metadata):
     record = DocumentRecord(0, 9, "d", metadata=metadata)
     assert record.place_at(4) is None
     assert [(one.kind, one.end) for one in record.blocks] == [("p", 9)]
-
-
-def test_a_store_gives_the_blocks_of_a_document_back(model, tokenizer, tmp_path):
-    text = (
-        "# Guide\n\nWhat to bring:\n\n- a rope\n- a lamp\n\n## Prices\n\n"
-        "| Article | Price |\n|---|---|\n| rope | 7 |\n| lamp | 9 |\n\n"
-        "####### no heading\n\n```\n# a comment\n```\n\n### Deep\n\n## Last\n\nEnd.\n"
-    )
-    (tmp_path / "guide.md").write_text(text)
-    built = build(model, tokenizer, read_corpus([str(tmp_path / "guide.md")]), tmp_path / "s")
-    record = Datastore(built.folder).documents[0]
-    ids = built.tokens[record.first : record.first + record.length].tolist()
-    texts = [tokenizer.decode(ids[one.start : one.end]).strip() for one in record.blocks]
-    paths = [[texts[number].strip("# ") for number in one.headings] for one in record.blocks]
-    assert [one.kind for one in record.blocks] == [
-        *("h1", "p", "li", "li", "h2", "th", "tr", "tr"),
-        *("p", "pre", "h3", "h2", "p"),
-    ]
-    assert [one.start for one in record.blocks[1:]] == [one.end for one in record.blocks[:-1]]
-    assert paths == [[], *[["Guide"]] * 4, *[["Guide", "Prices"]] * 6, ["Guide"], ["Guide", "Last"]]
-    leads = [one.lead if one.lead is None else texts[one.lead] for one in record.blocks]
-    assert leads[2:4] == ["What to bring:"] * 2
-    assert [lead.partition("\n")[0] for lead in leads[6:8]] == ["| Article | Price |"] * 2
-    assert texts[6] == "| rope | 7 |"
-    assert {lead for row, lead in enumerate(leads) if row not in (2, 3, 6, 7)} == {None}
-
-
-def test_a_tokenizer_that_does_not_say_where_its_tokens_stand_gives_no_places(
-    model, tokenizer, tmp_path
-):
-    class Slow:
-        def __init__(self):
-            self.asked = 0
-
-        def __call__(self, *args, **options):
-            self.asked += 1
-            return {"input_ids": tokenizer(*args, **options)["input_ids"]}
-
-        def __len__(self):
-            return len(tokenizer)
-
-        def __getattr__(self, name):
-            return getattr(tokenizer, name)
-
-    store = build(model, Slow(), [paged()], tmp_path / "s")
-    assert store.documents[0].metadata is None
 
 
 def test_words_after_a_line_break_are_on_their_own_line(model, tokenizer, tmp_path):

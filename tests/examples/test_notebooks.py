@@ -78,7 +78,6 @@ def test_a_gate_of_ones_own_spares_text_that_the_datastore_does_not_know(ran):
         assert alone == pytest.approx(constant["unlike it"][0])
     alone, mixed = names["fitted"]["like it"]
     assert mixed < alone  # and it still helps where it knows something
-    assert (names["work"] / "gate.safetensors").is_file()
 
 
 def test_a_glossary_brings_its_terms_and_names_their_sentences(ran):

@@ -3,9 +3,8 @@ import pytest
 import torch
 from distances import by_distance
 
-from knn_logits.errors import SearchError
-from knn_logits.index.base import pairwise
 from knn_logits.index.exact import ExactIndex
+from knn_logits.metrics import COMPARISONS
 
 METRICS = ["l2", "ip", "cosine"]
 
@@ -77,64 +76,14 @@ def test_a_zero_vector_has_the_cosine_0_with_everything():
     assert distances[1].tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 15), (2, 3, 16)])
-def test_queries_of_another_shape_are_refused(shape):
-    with pytest.raises(SearchError, match="16"):
-        ExactIndex(vectors(5), "l2").search(torch.zeros(shape), 2)
-
-
-def test_from_batches_gathers_them_in_order():
-    keys = vectors(25)
-    parts = [keys[:10].numpy().astype(np.float16), keys[10:].numpy()]
-    index = ExactIndex.from_batches(iter(parts), 25, 16, "ip")
-    assert (index.size, index.dim, index.metric) == (25, 16, "ip")
-    together = torch.cat([torch.from_numpy(parts[0]).float(), keys[10:]])
-    assert torch.equal(index.search(keys, 3)[1], ExactIndex(together, "ip").search(keys, 3)[1])
-
-
-def test_neither_keys_nor_queries_are_changed():
-    for metric in METRICS:
-        keys, queries = vectors(25), vectors(3, seed=1)
-        before = keys.clone(), queries.clone()
-        ExactIndex(keys, metric).search(queries, 3)
-        assert torch.equal(keys, before[0])
-        assert torch.equal(queries, before[1])
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_pairwise_distances(metric):
-    keys, queries = vectors(12).view(3, 4, 16), vectors(3, seed=1)
-    found = pairwise(queries, keys, metric)
-    for row in range(3):
-        expected = all_distances(queries[row : row + 1], keys[row], metric)[0]
-        sign = -1.0 if metric == "l2" else 1.0
-        np.testing.assert_allclose(sign * found[row].numpy(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("metric", METRICS)
-def test_on_a_gpu_it_finds_the_same(metric):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU")
-    keys, queries = vectors(300), vectors(20, seed=1)
-    expected = by_distance(ExactIndex(keys, metric), queries, 9)
-    index = ExactIndex(keys, metric, "cuda")
-    for asked in (queries, queries.cuda()):
-        distances, ids = by_distance(index, asked, 9)
-        assert distances.is_cuda
-        assert ids.is_cuda
-        torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
-        assert float((ids.cpu() == expected[1]).float().mean()) > 0.98
-
-
 @pytest.mark.parametrize("metric", METRICS)
 def test_autocast_of_the_caller_changes_nothing(metric):
     keys, queries = vectors(300, 64), vectors(20, 64, seed=1)
-    index = ExactIndex(keys, metric)
+    index, comparison = ExactIndex(keys, metric), COMPARISONS[metric]
     some = keys[:160].reshape(20, 8, 64)
-    expected, apart = index.search(queries, 20), pairwise(queries, some, metric)
+    expected, apart = index.search(queries, 20), comparison.pairwise(queries, some)
     with torch.autocast("cpu", torch.bfloat16):
-        found, within = index.search(queries, 20), pairwise(queries, some, metric)
+        found, within = index.search(queries, 20), comparison.pairwise(queries, some)
     assert torch.equal(found[1], expected[1])
     assert found[0].dtype == within.dtype == torch.float32
     assert torch.equal(found[0], expected[0])

@@ -5,7 +5,7 @@ from distances import by_distance
 from knn_logits.errors import ConfigError
 from knn_logits.index import faiss_library
 from knn_logits.index.exact import ExactIndex
-from knn_logits.index.faiss_backend import FaissIndex, build_faiss, to_gpu
+from knn_logits.index.faiss_backend import FaissIndex, build_faiss
 from knn_logits.index.faiss_library import faiss_module, make_empty
 
 faiss = faiss_module()
@@ -53,7 +53,7 @@ def rows_of(distances, ids):
 
 
 def assert_padded(distances, ids, metric):
-    """What was not found has the id -1, is infinitely far, and stands last."""
+    """Padding has the id -1, is infinitely far, and comes last."""
     assert ids.dtype == torch.int64
     assert distances.dtype == torch.float32
     assert distances.shape == ids.shape
@@ -120,7 +120,6 @@ def test_both_ways_of_searching_find_the_same(factory, metric, nprobe):
     queries = vectors(6, seed=1)
     for k in (128, 200, 900):
         index._can_range = True
-        assert index._ranged(6, k) or nprobe > 4
         ranged = by_distance(index, queries, k)
         index._can_range = False
         heap = by_distance(index, queries, k)
@@ -128,18 +127,6 @@ def test_both_ways_of_searching_find_the_same(factory, metric, nprobe):
         assert_padded(*heap, metric)
         assert ranged[0].shape[1] <= heap[0].shape[1] <= k
         assert rows_of(*ranged) == rows_of(*heap)
-
-
-def test_only_large_neighborhoods_of_few_candidates_are_searched_by_range():
-    index = build("IVF16,Flat", "l2")
-    index.nprobe = 2
-    assert index._ranged(1, 128)
-    assert not index._ranged(1, 127)
-    assert not index._ranged(1 << 20, 128)
-    assert not build("IVF16,RaBitQ", "l2")._ranged(1, 300)
-    # One list of all keys: visiting it gives far more candidates than are asked for.
-    index._filled = 1
-    assert not index._ranged(1, 128)
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 100])
@@ -152,8 +139,6 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
         @staticmethod
         def search_c(rows, queries, k, *rest):
             seen.append(faiss.omp_get_max_threads())
-            if len(seen) == 2:
-                raise RuntimeError("no")
             return index.raw.search_c(rows, queries, k, *rest)
 
     spied = FaissIndex(index.raw, "l2", threads=threads)
@@ -163,23 +148,16 @@ def test_a_search_leaves_the_number_of_threads_as_it_was(rows, threads):
         faiss.omp_set_num_threads(4)
         spied.search(vectors(rows), 2)
         assert faiss.omp_get_max_threads() == 4
-        with pytest.raises(RuntimeError):
-            spied.search(vectors(rows), 3)
-        assert faiss.omp_get_max_threads() == 4
     finally:
         faiss.omp_set_num_threads(before)
     own = 1 if rows < 32 else 4
-    assert seen == [threads or own] * 2
+    assert seen == [threads or own]
 
 
-@pytest.mark.parametrize(
-    "factory",
-    ["nonsense", "IVF16", "IVF16,SQ99", "IVF16,PQ5", "SQ8,IVF16", "IVF,Flat", "Flat Flat"],
-)
-@pytest.mark.parametrize("metric", ["l2", "ip"])
-def test_an_unknown_index_is_refused_in_one_line(factory, metric):
+@pytest.mark.parametrize("factory", ["nonsense", "IVF16,PQ5"])
+def test_an_unknown_index_is_refused_in_one_line(factory):
     with pytest.raises(ConfigError) as caught:
-        make_empty(factory, DIM, metric)
+        make_empty(factory, DIM, "l2")
     text = str(caught.value)
     assert "\n" not in text
     assert repr(factory) in text
@@ -197,48 +175,3 @@ def test_too_few_keys_to_train_on_are_refused_in_one_line(factory):
     assert repr(factory) in text
     assert "20 keys" in text
     assert "exact" in text
-
-
-@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF16,SQ8"])
-def test_nprobe_does_not_exceed_the_lists(factory):
-    index = build(factory, "l2")
-    assert index.nprobe == 1
-    for value, found in ((3, 3), (16, 16), (17, 16), (10**6, 16)):
-        index.nprobe = value
-        assert index.nprobe == found
-    assert FaissIndex(index.raw, "l2", nprobe=5).nprobe == 5
-    assert int(index.list_sizes().sum()) == 600
-
-
-def test_without_a_gpu_the_index_stays_where_it_is():
-    if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
-        pytest.skip("there is a GPU")
-    index = build("IVF16,Flat", "l2")
-    assert to_gpu(index, torch.device("cuda")) is index
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("factory", ["IVF16,SQ8", "IVF16,Flat"])
-def test_on_a_gpu_tensors_stay_on_the_device(factory, metric):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU")
-    if not hasattr(faiss, "StandardGpuResources"):
-        pytest.skip("this faiss is faiss-cpu: only faiss-gpu searches on a GPU")
-    if faiss.get_num_gpus() == 0:
-        pytest.skip("faiss sees no GPU")
-    index = build(factory, metric)
-    index.nprobe = 4
-    queries = vectors(9, seed=1)
-    expected = by_distance(index, queries, 20)
-    moved = to_gpu(index, torch.device("cuda"))
-    assert moved is not index
-    assert moved.nprobe == index.nprobe
-    for asked in (queries, queries.cuda()):
-        distances, ids = by_distance(moved, asked, 20)
-        assert distances.is_cuda
-        assert ids.is_cuda
-        assert_padded(distances.cpu(), ids.cpu(), metric)
-        torch.testing.assert_close(distances.cpu(), expected[0], rtol=1e-3, atol=1e-3)
-    queries[3] = float("nan")
-    assert (moved.search(queries, 20)[1][3] == -1).all()

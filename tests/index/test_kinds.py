@@ -6,7 +6,7 @@ import pytest
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.index import plain_arrays
 from knn_logits.index.faiss_backend import build_faiss
-from knn_logits.index.kinds import EXACT_UP_TO, Kind, choose_factory, choose_lists
+from knn_logits.index.kinds import Kind, choose_factory
 
 KEYS = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
 PLENTY = 1 << 50
@@ -65,12 +65,6 @@ def test_lists_and_codebooks_that_the_file_does_not_hold_are_not_made(
     assert not made
 
 
-def test_few_entries_are_searched_exactly():
-    for entries in (0, 1, EXACT_UP_TO):
-        assert choose_factory(entries, 768, 0) == "exact"
-    assert choose_factory(EXACT_UP_TO + 1, 768, PLENTY) != "exact"
-
-
 @pytest.mark.parametrize("codes", [64, 48, 32, 16, 8])
 def test_product_codes_are_the_largest_that_fit(codes):
     entries, dim = 1_000_000, 768
@@ -78,13 +72,3 @@ def test_product_codes_are_the_largest_that_fit(codes):
     assert choose_factory(entries, dim, memory) == f"IVF2048,PQ{codes}"
     assert choose_factory(entries, dim, memory - 2) != f"IVF2048,PQ{codes}"
     assert choose_factory(entries, 100, 2 * entries * 72).endswith("RaBitQ")
-
-
-def test_lists_grow_with_the_root_of_the_entries():
-    found = [choose_lists(10**power) for power in range(13)]
-    assert found == sorted(found)
-    assert choose_lists(0) == choose_lists(1) == 64
-    assert choose_lists(1_000_000) == 2048
-    # A list of two million entries would be five times as long in 2048 lists.
-    assert choose_lists(2_000_000) == 4096
-    assert choose_lists(1 << 60) == 1 << 16

@@ -9,13 +9,11 @@ import torch
 from distances import by_distance
 from handmade import make_store
 
-from knn_logits import Datastore, IndexConfig, KNNConfig, build_index
-from knn_logits.index import compact, faiss_backend, opening
+from knn_logits import Datastore, IndexConfig, build_index
+from knn_logits.index import compact, opening
 from knn_logits.index.compact import CompactIndex
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import make_empty
-from knn_logits.index.opening import moved, open_compact, open_index, whole_index
-from knn_logits.search.retriever import Retriever
+from knn_logits.index.opening import open_compact, open_index, whole_index
 
 DIM, PLENTY = 8, 10**12
 CPU = torch.device("cpu")
@@ -35,7 +33,7 @@ def queries(rows=12):
 
 @pytest.fixture
 def on_gpu(monkeypatch):
-    """Opens an index as on a GPU that has so many free bytes."""
+    """Opens an index as on a GPU with `free` bytes."""
 
     def opened(store, free=PLENTY, **settings):
         real = open_compact
@@ -74,12 +72,6 @@ def test_without_keys_faiss_searches(store, on_gpu, monkeypatch):
     assert isinstance(on_gpu(store), FaissIndex)
 
 
-def test_an_exact_index_stays_as_it_is(tmp_path):
-    store = make_store(tmp_path / "s", DOCUMENTS, KEYS)
-    assert store.manifest.index.factory == "exact"
-    assert not isinstance(Retriever(store, KNNConfig()).index, CompactIndex)
-
-
 def test_a_device_that_finds_other_neighbors_is_left_aside(store, on_gpu, monkeypatch, caplog):
     def wrong(self, asked, k):
         return real(self, asked.flip(-1), k)
@@ -88,50 +80,6 @@ def test_a_device_that_finds_other_neighbors_is_left_aside(store, on_gpu, monkey
     monkeypatch.setattr(CompactIndex, "search", wrong)
     assert isinstance(on_gpu(store), FaissIndex)
     assert "farther" in caplog.text
-
-
-def test_a_form_of_faiss_that_fails_is_left_aside(store, monkeypatch, caplog):
-    index, other = whole_index(store), whole_index(store)
-
-    def fails(asked, k):
-        raise RuntimeError("Error in GpuIndex: not enough\nshared memory")
-
-    monkeypatch.setattr(other, "search", fails)
-    monkeypatch.setattr(opening, "to_gpu", lambda *_: other)
-    assert moved(index, store, CPU) is index
-    assert "not enough shared memory" in caplog.text
-    monkeypatch.undo()
-    monkeypatch.setattr(opening, "to_gpu", lambda *_: other)
-    assert moved(index, store, CPU) is other
-    other.nprobe = 1
-    assert moved(index, store, CPU) is index
-
-
-def test_more_neighbors_than_faiss_finds_on_a_gpu_come_from_the_processor(store, monkeypatch):
-    home, there = whole_index(store), whole_index(store)
-    there._on_gpu, there._home, there.largest_k = True, home, 10
-    monkeypatch.setattr(there, "_index", None)
-    found = by_distance(there, queries(), 20)
-    expected = by_distance(home, queries(), 20)
-    assert torch.equal(found[1], expected[1])
-
-
-@pytest.mark.parametrize(
-    ("factory", "largest_k"),
-    [("IVF1,Flat", 2048), ("IVF1,SQ8", 512)],
-)
-def test_k_stays_within_the_shared_memory_of_a_gpu(factory, largest_k):
-    # With k 1024, dimension 576 and SQ8, FAISS 1.15.1 ended the process on an H200.
-    assert largest_k_of(factory, 576) == largest_k
-
-
-@pytest.mark.parametrize(("dim", "largest_k"), [(3072, 512), (4096, 256), (5120, 128), (6144, 0)])
-def test_wide_keys_leave_less_of_it(dim, largest_k):
-    assert largest_k_of("IVF1,SQ8", dim) == largest_k
-
-
-def largest_k_of(factory, dim):
-    return faiss_backend.largest_k_on_gpu(FaissIndex(make_empty(factory, dim, "l2"), "l2"))
 
 
 def test_an_index_does_not_keep_its_datastore(store, monkeypatch):

@@ -1,6 +1,5 @@
 """Weights, mixtures and influences are those of the papers."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,34 +10,9 @@ from papers import cases, mixture, paper_mixture, paper_votes, paper_weights
 
 from knn_logits.mixture.vote import (
     influences,
-    log_p_knn_of,
     log_weights,
     mix,
-    mix_row,
 )
-
-
-@given(cases())
-def test_weights_are_those_of_the_papers(case):
-    metric, neighbors, _, temperature, _ = case
-    found = log_weights(neighbors, temperature).exp()
-    for row in range(neighbors.rows):
-        expected = paper_weights(
-            neighbors.ids[row].tolist(), neighbors.distances[row].tolist(), metric, temperature
-        )
-        np.testing.assert_allclose(found[row].numpy(), expected, rtol=2e-5, atol=1e-7)
-
-
-@given(cases(), st.floats(0.01, 1e4), st.integers(0, 2**16 - 1))
-def test_a_bonus_multiplies_a_weight(case, factor, chosen):
-    _metric, neighbors, _, temperature, _ = case
-    plain = log_weights(neighbors, temperature).double().exp()
-    favoured = torch.tensor([bool(chosen >> i & 1) for i in range(neighbors.k)]).expand_as(plain)
-    bonus = favoured.float() * math.log(factor)
-    found = log_weights(neighbors, temperature, bonus).exp()
-    expected = plain * bonus.double().exp()
-    expected /= expected.sum(-1, keepdim=True).clamp(min=1e-300)
-    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=1e-6)
 
 
 @given(cases())
@@ -70,17 +44,6 @@ def test_lmbda_0_is_the_model_and_lmbda_1_is_the_vote(case):
             assert torch.equal(one[row], log_p_lm[row])
 
 
-@given(cases(), st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_one_lmbda_a_row_is_that_lmbda_for_each_row(case, shares):
-    metric, neighbors, log_p_lm, temperature, _ = case
-    shares = torch.tensor(shares[: neighbors.rows])
-    together = mixture(neighbors, log_p_lm, metric, temperature, shares)
-    for row, share in enumerate(shares.tolist()):
-        part = slice(row, row + 1)
-        alone = mixture(neighbors[part], log_p_lm[part], metric, temperature, share)
-        torch.testing.assert_close(together[part], alone, rtol=1e-5, atol=1e-6)
-
-
 @given(cases(), st.data())
 def test_influences_and_the_models_share_sum_to_1(case, data):
     _metric, neighbors, log_p_lm, temperature, lmbda = case
@@ -100,17 +63,3 @@ def test_influences_and_the_models_share_sum_to_1(case, data):
     assert (parts >= 0).all()
     assert not parts[neighbors.values != chosen[:, None]].any()
     np.testing.assert_allclose((parts.sum(-1) + rest).numpy(), 1.0, atol=1e-6)
-
-
-@given(cases())
-def test_the_mixture_of_one_token_is_that_of_all(case):
-    _metric, neighbors, log_p_lm, temperature, lmbda = case
-    weights = log_weights(neighbors, temperature)
-    mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
-    # In float64, since a float32 cannot tell 1 - lmbda from 0 where lmbda is nearly 1.
-    share = torch.tensor(lmbda, dtype=torch.float64) * neighbors.mask.any(-1)
-    for token in range(log_p_lm.shape[1]):
-        chosen = torch.full((neighbors.rows,), token)
-        log_p_knn = log_p_knn_of(weights.double(), neighbors.values, chosen)
-        one = mix_row(log_p_lm[:, token].double(), log_p_knn, share)
-        torch.testing.assert_close(one, mixed[:, token].double(), rtol=1e-5, atol=2e-6)

@@ -86,33 +86,6 @@ def test_extreme_distances_and_temperatures(metric, temperature, distances):
     assert float(mixed.exp().sum()) == pytest.approx(1.0, abs=1e-6)
 
 
-@given(
-    st.lists(st.floats(0, 9000, width=32), min_size=1, max_size=5),
-    st.lists(st.floats(-9000, 0, width=32), min_size=3, max_size=3),
-    st.floats(1e-6, 1 - 1e-6),
-)
-def test_tiny_probabilities_stay_finite(distances, scores, lmbda):
-    # Each token's probability may be far below what exp() can show: only logs carry it.
-    values = [number % 4 for number in range(len(distances))]
-    neighbors = make([list(range(len(distances)))], [distances], [values])
-    log_p_lm = torch.log_softmax(torch.tensor([[0.0, *scores]]), dim=-1)
-    weights = log_weights(neighbors, 1.0)
-    found = mix(log_p_lm, weights, neighbors.values, lmbda)[0].double().numpy()
-    nearest = min(distances)
-    logits = np.array([nearest - one for one in distances])
-    log_w = logits - np.logaddexp.reduce(logits)
-    for token in range(4):
-        model_side = float(log_p_lm[0, token]) + math.log1p(-lmbda)
-        voted = [one for one, value in zip(log_w, values, strict=True) if value == token]
-        expected = (
-            np.logaddexp(model_side, np.logaddexp.reduce(voted) + math.log(lmbda))
-            if (voted)
-            else model_side
-        )
-        if expected > -1e4:
-            assert found[token] == pytest.approx(expected, rel=1e-5, abs=1e-4)
-
-
 def test_a_token_without_probability_owes_its_neighbors_nothing():
     """A processor behind this one may choose it."""
     token, nothing = torch.tensor([2]), torch.tensor([-INF])

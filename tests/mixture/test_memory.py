@@ -1,9 +1,7 @@
 """A model with its datastores, opened once: what it opens, whom it serves, what it refuses."""
 
 import copy
-import gc
 import pickle
-import weakref
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.errors import ConfigError
 from knn_logits.index import opening
-from knn_logits.index.opening import Indexes
 from knn_logits.mixture.vote import log_p_knn_of
-from knn_logits.settings.config import KNNConfig
 
 PROMPT = "When error code E42 appears, open"
 
@@ -74,16 +70,6 @@ def test_a_memory_serves_other_datastores_of_its_model(model, tokenizer, store, 
     assert written(model, tokenizer, both) == written(model, tokenizer, [store, other])
 
 
-def test_a_datastore_that_nobody_has_any_more_closes_its_index(build, tmp_path):
-    store = build(TEXTS[:3], tmp_path / "one", k=4)
-    indexes = Indexes()
-    index = weakref.ref(indexes.open(store, KNNConfig()))
-    assert index() is indexes.open(store, KNNConfig())
-    del store
-    gc.collect()
-    assert index() is None
-
-
 def test_what_does_not_fit_an_open_memory_is_refused(model, store):
     memory = Memory(model, store)
     with pytest.raises(ConfigError, match="opened with another model"):
@@ -92,6 +78,9 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         KNNLogitsProcessor(model, memory, threads=2)
     with pytest.raises(ConfigError, match="lmbda must lie between"):
         memory.asked(lmbda=1.5)
+    for weights in ([1, 2], [-1], [0], [float("nan")]):
+        with pytest.raises(ConfigError, match="do not match 1 datastores"):
+            memory.asked(weights=weights)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
 

@@ -46,14 +46,6 @@ def test_the_datastores_settings_hold(own, model):
         assert Memory(model, own, preset=preset).loop_size == record.no_repeat_ngram_size == 8
 
 
-def test_what_is_given_holds_and_the_rest_is_the_datastores(own):
-    config, _ = resolve_settings(own, lmbda=0.9)
-    assert config.lmbda == 0.9
-    assert config.temperature == own.manifest.settings.temperature
-    assert resolve_settings(own, retomaton=True)[0].retomaton
-    assert resolve_settings(own, min_knns=7)[0].min_knns == 7
-
-
 def test_the_papers_knn_is_asked_for_by_name(gated, model):
     config, gate = resolve_settings(gated, preset="paper")
     assert (config.k, config.lmbda, config.temperature) == (1024, 0.25, 10.0)
@@ -84,15 +76,6 @@ def test_a_wrong_name_is_answered_with_the_right_one(own, model):
         knn_logits.explain(model, None, own, "a text", colour=1)
     with pytest.raises(ConfigError, match="a gate is an object with a method lmbda"):
         KNNLogitsProcessor(model, own, lmbda=lambda *given: 0.3)
-
-
-def test_a_processor_outside_a_list_says_where_it_belongs(own, model, ids):
-    with KNNLogitsProcessor(model, own) as knn:
-        assert knn
-        with pytest.raises(ConfigError, match=r"must be a list.*logits_processor=\[knn\]"):
-            model.generate(ids, logits_processor=knn, max_new_tokens=2)
-        with pytest.raises(ConfigError, match="must be a list"):
-            knn.generate(ids, logits_processor=knn, max_new_tokens=2)
 
 
 def test_a_datastore_without_a_size_of_loops_changes_no_generation(store):

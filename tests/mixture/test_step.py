@@ -10,7 +10,7 @@ from gate_cases import random_adaptive
 
 from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.index.compact import CompactIndex
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 
 NEW = 24
 

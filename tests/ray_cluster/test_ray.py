@@ -8,11 +8,9 @@ import hashlib
 
 import numpy as np
 import pytest
-import torch
 
 import knn_logits
-from knn_logits import KNNConfig, WindowConfig
-from knn_logits.index.opening import Indexes
+from knn_logits import WindowConfig
 from knn_logits.ray.searching import RayIndexes
 
 ray = pytest.importorskip("ray")
@@ -150,22 +148,6 @@ def test_the_driver_is_interrupted_and_goes_on(
     assert np.array_equal(store.keys(np.arange(len(store))), alone.keys(np.arange(len(alone))))
 
 
-def test_four_shards_find_what_one_index_finds(spread, alone):
-    indexes = spread()
-    index = indexes.open(alone, KNNConfig())
-    whole = Indexes().open(alone, KNNConfig())
-    for rows in (1, 8, 64):
-        queries = torch.from_numpy(alone.keys(np.arange(rows) * 3)).float() + 0.01
-        expected = whole.search(queries, 32)
-        nearness, ids = index.search(queries, 32)
-        order = expected[0].argsort(dim=-1, descending=True, stable=True)
-        assert torch.equal(nearness, expected[0].gather(-1, order))
-        near = nearness > nearness[:, -1:]
-        for row in range(rows):
-            ours, theirs = set(ids[row, near[row]].tolist()), set(expected[1][row].tolist())
-            assert ours <= theirs
-
-
 def written(model, tokenizer, store, text, **more):
     inputs = tokenizer(text, return_tensors="pt")
     settings = {"k": 16, "lmbda": 0.6, "temperature": 5.0, **more}
@@ -203,18 +185,3 @@ def test_the_command_line(cluster, run, model_folder, alone, tmp_path):
     call = ("generate", model_folder, tmp_path / "a", "--prompt", "The crane", "--json")
     plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
     assert spread["text"] == plain["text"]
-    held_out = tmp_path / "held_out.txt"
-    held_out.write_text("The winch lifts the crane. " * 10)
-    call = ("eval", model_folder, tmp_path / "a", held_out, "--json")
-    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
-    for name, value in plain["perplexity"].items():
-        # None stands for an infinite one: some words of the text are not in the corpus.
-        same = value if value is None else pytest.approx(value, rel=1e-6)
-        assert spread["perplexity"][name] == same
-    assert plain["perplexity"]["interpolated"] is not None
-    assert spread["settings"] == plain["settings"]
-    call = ("explain", model_folder, tmp_path / "a", "The winch lifts the crane.", "--json")
-    plain, spread = run(*call).json, run(*call, "--ray", "auto", "--shards", 2).json
-    assert [one["token"] for one in spread["tokens"]] == [one["token"] for one in plain["tokens"]]
-    for ours, theirs in zip(spread["tokens"], plain["tokens"], strict=True):
-        assert ours["p"] == pytest.approx(theirs["p"], rel=1e-5)

@@ -108,20 +108,6 @@ def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
         np.testing.assert_array_equal(found[1][:, : said[1].shape[1]][near], said[1][near])
 
 
-def test_an_exact_index_in_shards(store):
-    index, _ = sharded(store, 3)
-    queries = torch.from_numpy(store.keys(np.arange(9))).float() + 0.01
-    expected = by_distance(Indexes().open(store, KNNConfig()), queries, 8)
-    distances, ids = by_distance(index, queries, 8)
-    # A shard has another mean than the whole, so the last bits of a distance differ.
-    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
-    apart = (expected[0][:, 1:] - expected[0][:, :-1]) > 1e-3
-    alone = torch.nn.functional.pad(apart, (1, 0), value=True)
-    alone &= torch.nn.functional.pad(apart, (0, 1), value=False)
-    assert alone.any()
-    assert torch.equal(ids[alone], expected[1][alone])
-
-
 def test_documents_that_are_left_out(large):
     without = ("3", "20")
     config = KNNConfig(exclude=without)

@@ -1,13 +1,12 @@
 """Several datastores as one: merged by distance they are one datastore, with weights each votes."""
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from distances import search_steps, weighing
+from distances import weighing
 from handmade import make_store
 
 from knn_logits import (
@@ -23,7 +22,6 @@ from knn_logits import (
 )
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.search.combined import (
-    distinct_names,
     open_retriever,
     open_stores,
 )
@@ -65,17 +63,6 @@ def test_by_distance_they_are_one_datastore(tmp_path, metric, k):
             assert distance == pytest.approx(theirs[entry], abs=1e-4)
 
 
-def test_an_entry_is_found_in_its_own_datastore(tmp_path):
-    parts, whole = three(tmp_path)
-    retriever = open_retriever(parts, KNNConfig(k=96))
-    found = retriever.search(asked(1))
-    for entry, value in zip(found.ids[0].tolist(), found.values[0].tolist(), strict=True):
-        store, number = retriever.locate(entry)
-        assert store is parts[entry // 32]
-        assert number == entry % 32
-        assert store.passage(number).token == value == whole.passage(entry).token
-
-
 def test_with_weights_each_datastore_has_its_share(tmp_path):
     parts, _ = three(tmp_path)
     config = KNNConfig(k=50, temperature=2.0)
@@ -102,34 +89,6 @@ def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path)
     torch.testing.assert_close(weights.sum(-1), torch.ones(9))
     by_distance = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
     assert (by_distance.ids >= 32).all()
-
-
-@pytest.mark.parametrize("weights", [None, [0.2, 0.3, 0.5]])
-def test_pointers_of_one_datastore_keep_their_weight(tmp_path, weights):
-    parts, _ = three(tmp_path)
-    config = KNNConfig(k=6, temperature=2.0, retomaton=True, min_knns=10_000, pointer_weight=50.0)
-    both = open_retriever(open_stores(parts), config, weights=weights)
-    states = torch.from_numpy(KEYS[40:42].astype(np.float32)).unsqueeze(0)
-    # Entry 8 of the second datastore has this token, so a pointer leads to entry 9.
-    ids = torch.tensor([[0, int(open_stores(parts)[1].values[8])]])
-    both.begin_text()
-    found = search_steps(both, states, ids)[1:2]
-    plain = open_retriever(open_stores(parts), replace(config, pointer_weight=1.0), weights=weights)
-    plain.begin_text()
-    same = search_steps(plain, states, ids)[1:2]
-    place, there = (int((one.ids[0] == 32 + 9).nonzero()) for one in (found, same))
-    assert float(found.pointed[0, place]) == 1.0
-    before = float(weighing(plain).log_weights(same)[0, there])
-    after = weighing(both).log_weights(found)[0]
-    assert before < float(after[place]) <= before + np.log(50.0)
-    assert float(after.exp().sum()) == pytest.approx(1.0, abs=1e-5)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1, 2, -1], [0, 0, 0], [1, 2, float("nan")]])
-def test_weights_that_do_not_fit(tmp_path, weights):
-    parts, _ = three(tmp_path)
-    with pytest.raises(ConfigError, match="do not match 3 datastores"):
-        open_retriever(parts, KNNConfig(), weights=weights)
 
 
 def test_datastores_that_do_not_fit_together(tmp_path):
@@ -213,16 +172,6 @@ def test_a_share_of_nothing_is_no_vote(tmp_path, model, tokenizer):
             )
         for one in output.scores:
             assert float(one.exp().sum()) == pytest.approx(1.0, abs=1e-5)
-
-
-def test_names_differ(tmp_path):
-    same = [make_store(tmp_path / n / "docs", DOCUMENTS[:2], KEYS[:16]) for n in ("a", "b")]
-    other = make_store(tmp_path / "manual", DOCUMENTS[:2], KEYS[:16])
-    assert distinct_names([other, same[0]]) == ["manual", "docs"]
-    assert distinct_names([*same, other]) == ["docs", "docs#2", "manual"]
-    assert distinct_names([other, other]) == ["manual", "manual"]
-    again = Datastore(other.folder)
-    assert distinct_names([other, again]) == ["manual", "manual#2"]
 
 
 def test_a_trace_tells_folders_of_one_name_apart(tmp_path, model, tokenizer, halves):

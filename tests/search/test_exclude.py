@@ -38,20 +38,6 @@ def test_a_text_is_explained_as_if_the_documents_had_been_removed(explain, both,
     assert explain(store, TEXTS[1], **settings)[0] != found
 
 
-def test_a_text_is_written_as_if_the_documents_had_been_removed(model, tokenizer, both):
-    store, less = both
-    inputs = tokenizer("When error code E42 appears, open", return_tensors="pt")
-    texts = []
-    for one, exclude in ((store, LEFT_OUT), (less, ()), (store, ())):
-        with KNNLogitsProcessor(model, one, exclude=exclude) as knn:
-            output = model.generate(
-                **inputs, max_new_tokens=16, do_sample=False, logits_processor=[knn]
-            )
-        texts.append(output.tolist())
-    assert texts[0] == texts[1]
-    assert texts[0] != texts[2]
-
-
 def test_a_document_that_is_not_there_is_named(model, tokenizer, store):
     with pytest.raises(
         ConfigError,
@@ -80,21 +66,16 @@ def test_a_document_is_named_by_its_id_title_or_uri(build, explain, tmp_path, na
 EVERY = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
 
 
-def build_titled(model, tokenizer, folder, texts, ids, titles):
-    """Builds a datastore whose settings let every entry vote."""
-    documents = [
-        knn_logits.Document(text, id, title=title)
-        for text, id, title in zip(texts, ids, titles, strict=True)
-    ]
-    return knn_logits.build_datastore(model, tokenizer, documents, folder, **EVERY)
-
-
 @pytest.fixture
 def titled(model, tokenizer, tmp_path):
     """Four documents: two have one title, and one has the id of the fourth as its title."""
-    titles = ["Same", "Same", "d3", None]
-    ids = [f"d{n}" for n in range(4)]
-    return build_titled(model, tokenizer, tmp_path / "titled", TEXTS[:4], ids, titles)
+    documents = [
+        knn_logits.Document(text, f"d{number}", title=title)
+        for number, (text, title) in enumerate(
+            zip(TEXTS, ["Same", "Same", "d3", None], strict=False)
+        )
+    ]
+    return knn_logits.build_datastore(model, tokenizer, documents, tmp_path / "titled", **EVERY)
 
 
 def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, titled):
@@ -104,24 +85,8 @@ def test_a_name_of_several_documents_or_of_a_removed_one(model, tokenizer, title
     # The title of a document that is there counts before the id of one that is not.
     found = explain(model, tokenizer, store, TEXTS[0], exclude=["d3"])[0]
     assert {one.document for token in found.tokens for one in token.documents} == {"d0", "d1"}
-    # What is left out holds nothing of a text.
+    # An excluded document does not overlap with a text.
     check = OverlapCheck([store], exclude=["d3"])
     for number, text in enumerate(TEXTS):
         check.add("text", number, np.array(tokenizer(text)["input_ids"], np.int32))
     assert {document for document, _ in check.result().documents} == {"d0", "d1"}
-
-
-def test_a_name_in_several_datastores(model, tokenizer, titled, tmp_path):
-    store = knn_logits.remove_documents(titled, ["d3"])
-    # Removed documents make no name ambiguous, and have their names still.
-    texts, ids = [f"Text {n} of another." for n in range(4)], [f"e{n}" for n in range(4)]
-    names = ["d3", "Once", "Once", None]
-    other = build_titled(model, tokenizer, tmp_path / "other", texts, ids, names)
-    other = knn_logits.remove_documents(other, ["e0", "e1", "e2"])
-    explain(model, tokenizer, [store, other], TEXTS[0], exclude=["d3", "Once"], **EVERY)
-    # An id here that is a title there would leave out more than is meant.
-    texts, ids = ["A third.", "More."], ["Same", "f1"]
-    third = build_titled(model, tokenizer, tmp_path / "third", texts, ids, [None, None])
-    explain(model, tokenizer, third, TEXTS[0], exclude=["Same"], **EVERY)
-    with pytest.raises(ConfigError, match="3 documents have the title or uri 'Same'"):
-        explain(model, tokenizer, [store, third], TEXTS[0], exclude=["Same"], **EVERY)

@@ -10,10 +10,9 @@ from handmade import make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knn_logits import Datastore
 from knn_logits.index.opening import Indexes
 from knn_logits.search.matches import Matches
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 
 END = 0
 
@@ -100,27 +99,6 @@ def test_the_end_of_a_document_is_an_entry_with_the_end_token(store, matches):
     assert second == {document[-1]}
     entry = int(found.ids[0][found.ids[0] >= 0][0])
     assert int(store.values[entry]) == document[-1]
-
-
-def test_a_document_that_is_left_out_has_no_match(store):
-    document = documents_of(store)[2]
-    every, without = (
-        Matches.of_stores([store], Indexes(), exclude, end_token=END) for exclude in ((), ("2",))
-    )
-    prefixes = prefixes_of([document[:12]])
-    assert int(every.find(prefixes).lengths[0]) == 12
-    assert int(without.find(prefixes).lengths[0]) < 12
-
-
-def test_entries_are_numbered_through_all_datastores(store):
-    again = Datastore(store.folder)
-    prefixes = prefixes_of([documents_of(store)[4][:9]])
-    both = Matches.of_stores([store, again], Indexes()).find(prefixes)
-    ids = both.ids[0][both.ids[0] >= 0]
-    assert set((ids % len(store)).tolist()) == {int(ids.min())}
-    assert sorted(ids.tolist()) == [int(ids.min()), int(ids.min()) + len(store)]
-    second = Matches.of_stores([store, again], Indexes(), shares=[0.0, 1.0]).find(prefixes)
-    assert second.ids[0][second.ids[0] >= 0].tolist() == [int(ids.max())]
 
 
 def test_a_suffix_that_occurs_too_often_is_no_match_and_gives_way_to_none(tmp_path):

@@ -16,9 +16,8 @@ from knn_logits.building.removing import compact
 from knn_logits.engine.compatibility import locate_key
 from knn_logits.engine.keys import KeySource
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageKeys, Passages
-from knn_logits.settings.config import IndexConfig
 
 SETTINGS = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
 PROMPT = "When error code E42 appears, open the"
@@ -51,16 +50,6 @@ def written(model, tokenizer, memory, prompts=(PROMPT,), **settings):
         )
         beams = "num_beams" in settings
         return output.sequences, None if beams else knn.trace(output, tokenizer)
-
-
-def test_it_writes_beside_a_datastore_with_keys(model, tokenizer, bare, tmp_path):
-    whole = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "whole", calibrate=False)
-    for stores in ([whole, bare], [bare, whole]):
-        assert not Memory(model, stores).config.retomaton
-        assert written(model, tokenizer, stores)[0].shape[1] > 12
-    with pytest.raises(ConfigError, match="remove --retomaton"):
-        Memory(model, [whole, bare], retomaton=True)
-    assert Memory(model, whole, retomaton=True).config.retomaton
 
 
 @pytest.mark.parametrize(
@@ -193,29 +182,6 @@ def test_it_is_evaluated_and_tuned(tune, evaluate, bare):
     assert tune(bare, text, samples=0, allow_overlap=True).k <= 1024
 
 
-def test_a_build_keeps_the_usual_settings(model, tokenizer, tmp_path):
-    store = built(model, tokenizer, tmp_path / "s", store_keys=False, **dict.fromkeys(SETTINGS))
-    assert not store.manifest.settings.calibrated
-    assert store.manifest.gate is None
-
-
-@pytest.mark.parametrize("metric", ["ip", "cosine"])
-def test_other_metrics(model, tokenizer, tmp_path, metric):
-    settings = {**dict.fromkeys(SETTINGS), "calibrate": False}
-    store = built(
-        model,
-        tokenizer,
-        tmp_path / "s",
-        store_keys=False,
-        index=IndexConfig(metric=metric),
-        **settings,
-    )
-    full = built(model, tokenizer, tmp_path / "t", index=IndexConfig(metric=metric), **settings)
-    own, other = store.manifest.settings.temperature, full.manifest.settings.temperature
-    assert own == pytest.approx(other, rel=0.5)
-    assert explain(model, tokenizer, store, TEXTS[1])[0].tokens
-
-
 @pytest.mark.parametrize(
     "settings", [{"retomaton": True}, {"refine": True}, {"nprobe": 4}], ids=str
 )
@@ -235,13 +201,6 @@ def test_passages_longer_than_the_model_reads_are_refused(model, tokenizer, fold
     change(folder, on_demand=demand, windows=windows)
     with pytest.raises(MismatchError, match="windows have 2,097,152 tokens, but this model"):
         written(model, tokenizer, Datastore(folder), ["word " * 300])
-
-
-@pytest.mark.parametrize("fields", [{"passage": 0}, {"passage": 60, "context": 60}, {"found": -1}])
-def test_a_manifest_out_of_bounds_is_refused(folder, fields):
-    change(folder, on_demand={**read_content(folder)["on_demand"], **fields})
-    with pytest.raises(DamagedError):
-        Datastore(folder)
 
 
 def test_the_text_without_its_suffix_index_is_refused(folder):

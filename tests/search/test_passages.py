@@ -5,37 +5,10 @@ import pytest
 from handmade import make_store
 
 from knn_logits.building.indexing import build_suffixes
-from knn_logits.search.occurrences import Prefixes
+from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageFinder, Passages
 from knn_logits.search.suffix_index import SuffixIndex
-from knn_logits.store.entries import Contexts
 from knn_logits.store.records import OnDemandRecord
-
-
-def test_passages_cover_each_context_once():
-    passages = Passages(Contexts(np.array([0, 8, 9]), 20), size=4, before=3)
-    # Contexts of 8, 1 and 11 tokens have 7, 0 and 10 entries.
-    assert [passages.span(one) for one in range(len(passages))] == [
-        (0, 4),
-        (4, 7),
-        (7, 11),
-        (11, 15),
-        (15, 17),
-    ]
-    assert (
-        passages.of_entries(np.arange(17)).tolist()
-        == [0] * 4 + [1] * 3 + [2] * 4 + [3] * 4 + [4] * 2
-    )
-    windows = [passages.window(one) for one in range(len(passages))]
-    assert [(one.start, one.size, one.skip) for one in windows] == [
-        (0, 4, 0),
-        (1, 6, 3),
-        (9, 4, 0),
-        (10, 7, 3),
-        (14, 5, 3),
-    ]
-    assert [one.first_entry for one in windows] == [0, 4, 7, 11, 15]
-
 
 # Three passages of four entries each, in three documents.
 DOCUMENTS = [[1, 2, 3, 4, 5], [9, 2, 3, 8, 7], [6, 6, 3, 6, 6]]

@@ -120,21 +120,6 @@ def test_beams_that_change_places_take_their_pointers_along(tmp_path):
             assert bool(found.searched[place]) == bool(expected.searched[row])
 
 
-def test_a_beam_that_was_doubled_goes_on_twice(tmp_path):
-    store = make(tmp_path / "s")
-    states, tokens = walk(store, 8, seed=1)
-    ids = torch.tensor([[0, *tokens]])
-    other = torch.tensor([[1, *tokens]])
-    retriever = RetomatonRetriever(store, KNNConfig(k=20, retomaton=True))
-    for step in range(5):
-        texts = torch.cat([ids[:, : step + 1], other[:, : step + 1]])
-        search_steps(retriever, states[None, step : step + 1].expand(2, -1, -1), texts)
-    twice = ids[:, :6].expand(2, -1)
-    found = search_steps(retriever, states[None, 5:6].expand(2, -1, -1), twice)
-    assert found.ids[0].tolist() == found.ids[1].tolist()
-    assert found.searched.tolist() == [False, False]
-
-
 def test_a_rejected_draft_leaves_no_pointers(tmp_path):
     store = make(tmp_path / "s")
     config = KNNConfig(k=20, retomaton=True)

@@ -7,16 +7,14 @@ from handmade import make_store, naive_entries
 
 from knn_logits.building.indexing import build_index
 from knn_logits.errors import DamagedError, DatastoreError
-from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.opening import Indexes, index_from_keys, open_index, training_sample
+from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import write_documents
 from knn_logits.store.files import write_array
-from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 
 METRICS = ["l2", "ip", "cosine"]
 RANDOM = np.random.default_rng(5)
@@ -50,9 +48,6 @@ def all_distances(asked, metric):
 def nearest(asked, metric, k):
     distances = all_distances(asked, metric)
     return np.argsort(distances if metric == "l2" else -distances, axis=-1, kind="stable")[:, :k]
-
-
-# Searching
 
 
 @pytest.mark.parametrize(
@@ -128,47 +123,6 @@ def test_a_datastore_without_entries(tmp_path):
     assert (found.rows, found.k) == (3, 0)
 
 
-# The truth that recall is measured against
-
-
-# Building and opening
-
-
-def test_the_training_sample(tmp_path):
-    store = make(tmp_path / "s")
-    keys = {row.tobytes(): number for number, row in enumerate(KEYS.astype(np.float32))}
-    sample = training_sample(store, 20, 3)
-    assert sample.shape == (20, DIM)
-    assert sample.dtype == np.float32
-    places = [keys[row.tobytes()] for row in sample]
-    assert places == sorted(set(places))
-    np.testing.assert_array_equal(training_sample(store, 20, 3), sample)
-    assert not np.array_equal(training_sample(store, 20, 4), sample)
-    np.testing.assert_array_equal(training_sample(store, 10**6, 0), KEYS.astype(np.float32))
-
-
-@pytest.mark.parametrize(
-    ("factory", "metric"), [("exact", "l2"), ("IVF4,Flat", "ip"), ("IVF4,SQ8", "cosine")]
-)
-def test_an_index_opened_answers_as_the_one_built(tmp_path, metric, factory, caplog):
-    store = make(tmp_path / "s", metric, factory)
-    kind = ExactIndex if factory == "exact" else FaissIndex
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        opened = open_index(Datastore(store.folder))
-    assert not caplog.records
-    built = index_from_keys(store, factory, IndexConfig(factory, metric))
-    for index in (opened, built):
-        assert isinstance(index, kind)
-        assert (index.size, index.dim, index.metric) == (len(ENTRIES), DIM, metric)
-    if factory.startswith("IVF"):
-        assert opened.nprobe == store.manifest.index.nprobe
-        built.nprobe = opened.nprobe
-    asked = queries()
-    one, other = opened.search(asked, 9), built.search(asked, 9)
-    assert torch.equal(one[1], other[1])
-    assert torch.equal(one[0], other[0])
-
-
 @pytest.mark.parametrize("factory", ["HNSW8"])
 def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
     tmp_path, factory, caplog
@@ -226,44 +180,3 @@ def test_keys_that_do_not_fit_the_manifest_are_found_before_memory_is_asked_for(
         store.manifest.model_copy(update=field).write(store.folder)
         with pytest.raises(DamagedError):
             Retriever(Datastore(store.folder), KNNConfig())
-
-
-@pytest.mark.gpu
-def test_on_a_gpu_neighbors_stay_on_the_device(tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA GPU")
-    store = make(tmp_path / "s")
-    expected = Retriever(store, KNNConfig(k=5)).search(queries())
-    for refine in (False, True):
-        retriever = Retriever(store, KNNConfig(k=5, refine=refine), indexes=Indexes("cuda"))
-        found = retriever.search(queries().cuda())
-        assert found.ids.is_cuda
-        assert found.values.is_cuda
-        assert found.distances.is_cuda
-        assert torch.equal(found.ids.cpu(), expected.ids)
-        assert torch.equal(found.values.cpu(), expected.values)
-
-
-@pytest.mark.parametrize("factory", ["exact", "IVF4,Flat"])
-@pytest.mark.parametrize("probe", [{}, {PROBE_QUERIES: np.empty((0, 4), np.float32)}])
-def test_an_index_without_a_probe_is_opened_with_a_warning(tmp_path, caplog, factory, probe):
-    tokens = np.arange(60).tolist()
-    store = build_index(make_store(tmp_path / "s", [tokens], vocabulary=100), IndexConfig(factory))
-    if probe:
-        probe |= {PROBE_IDS: np.empty((0, 8), np.int64)}
-    store.checks = probe
-    caplog.clear()
-    open_index(store)
-    assert ("has no probe" in caplog.text) == (factory != "exact")
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_probe_of_huge_queries_is_asked_without_a_warning_of_numpy(tmp_path):
-    """In single precision their squares are infinite."""
-    store = make(tmp_path / "s", "ip", factory="IVF4,Flat")
-    asked = store.checks[PROBE_QUERIES] * np.float32(1e30)
-    distances, ids = open_index(store).search(torch.from_numpy(asked), 8)
-    probe = (asked, ids.numpy(), distances.numpy())
-    names = (PROBE_QUERIES, PROBE_IDS, PROBE_DISTANCES)
-    store.checks = store.checks | dict(zip(names, probe, strict=True))
-    assert open_index(store).size == len(store)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.measure import perplexity
-from knn_logits.search.occurrences import Prefixes, without_padding
+from knn_logits.mixture.memory import without_padding
+from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.retriever import MAX_SHARED_TOKENS, SharedTokens
 
 # Documents that repeat each other word for word, so that shared ends have many lengths.
@@ -132,37 +132,6 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
     ]
     both = knn_logits.evaluate(model, tokenizer, halves, [TEXTS[2]], **settings)
     assert both.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("stride", [8, 24])
-def test_a_window_that_follows_pointers_knows_the_text_before_it(
-    evaluate, alike, monkeypatch, stride
-):
-    seen, followed = [], perplexity.followed
-
-    def watched(retriever, scored):
-        for part, neighbors in followed(retriever, scored):
-            seen.append((part.prefixes, neighbors))
-            yield part, neighbors
-
-    monkeypatch.setattr(perplexity, "followed", watched)
-    evaluate(
-        alike,
-        [f"{TEXTS[1]} {TEXTS[5]}", TEXTS[2]],
-        window=knn_logits.WindowConfig(24, stride),
-        k=7,
-        retomaton=True,
-        pointer_weight=1.0,
-        suffix_weight=WEIGHT,
-        samples=0,
-        allow_overlap=True,
-    )
-    assert seen
-    for texts, found in seen:
-        first = alike.documents.first
-        shared = SharedTokens(alike.tokens, first, first).count(found.ids, texts)
-        there = found.mask.numpy()
-        assert found.shared.numpy()[there].tolist() == shared[there].tolist()
 
 
 def test_marks_before_texts_of_several_sources_stay():

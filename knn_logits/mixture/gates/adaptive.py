@@ -5,12 +5,20 @@ p = s p_match + (1 - s) (λ p_kNN + (1 - λ) p_LM)
 p_match is the distribution of the tokens that follow the longest verbatim match of the text in the
 corpus. A small network computes λ and s at each step, as in He et al. (2021), section 4.1, from
 features that the search has already. `building.gate_fitting` fits it.
+
+Several datastores have a gate each, which decides by its own neighbors:
+
+p = sum of r_j (s_j p_match_j + (1 - s_j) λ_j p_kNN_j) + Π (1 - t_j) p_LM
+
+t_j = s_j + (1 - s_j) λ_j is what gate j gives to its datastore if it is alone, and r_j is
+(1 - Π (1 - t_j)) / sum of t_j. So one datastore votes by its gate, and a datastore with nothing
+near leaves the vote of the others as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,8 +29,9 @@ from knn_logits.copies import Copies
 from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
 from knn_logits.mixture.gates.network import Network
-from knn_logits.search.neighbors import Neighbors
-from knn_logits.search.occurrences import Occurrences
+from knn_logits.mixture.vote import Weighing, any_vote, drop_impossible, joint_vote
+from knn_logits.search.matches import Matches
+from knn_logits.search.neighbors import Neighbors, Occurrences
 
 FEATURES = (
     "nearness of the nearest neighbor",
@@ -70,18 +79,22 @@ class Ballots:
         p = torch.stack([logs.exp(), knn.gather(-1, tokens), match.gather(-1, tokens)], dim=-1)
         logs = logs.clamp(min=_LEAST_LOG_P)
         nothing = logs.new_full((), _LEAST_LOG_P)
-        lengths, rarity, coverage = (
-            column.to(logs.device) for column in (part.lengths, part.rarity, part.coverage)
-        )
+        part = part.to(logs.device)
+        nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
+        nearest = nearest.to(logs.device)
+        present = nearest.isfinite()
+        below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
         features = torch.stack(
             [
-                *_nearness(neighbors, found[:, 0], logs.device),
+                # Without any neighbor there is no column, whose sum is 0.
+                nearest[:, :1].sum(-1).masked_fill(~found[:, 0], 0.0),
+                below / (present.sum(-1) - 1).clamp(min=1),
                 p_knn,
                 torch.where(found[:, 0], logs[:, 1], nothing),
                 best_lm,
-                torch.where(found[:, 1], lengths, 0).float().log1p(),
-                torch.where(found[:, 1], rarity, 0.0).sqrt(),
-                torch.where(found[:, 1], coverage, 0.0),
+                torch.where(found[:, 1], part.lengths, 0).float().log1p(),
+                torch.where(found[:, 1], part.rarity, 0.0).sqrt(),
+                torch.where(found[:, 1], part.coverage, 0.0),
                 p_match,
                 torch.where(found[:, 1], logs[:, 2], nothing),
                 torch.where(found[:, 1], p[:, 2, 1], 0.0),
@@ -98,17 +111,6 @@ def _votes(log_weights: Tensor, values: Tensor, like: Tensor) -> Tensor:
     weights, order = log_weights.sort(dim=-1)
     values = values.gather(-1, order).to(like.device)
     return torch.zeros_like(like).scatter_add_(-1, values, weights.to(like).exp())
-
-
-def _nearness(neighbors: Neighbors, found: Tensor, device: torch.device) -> list[Tensor]:
-    """The first two features, [rows] each; 0 without neighbors."""
-    if not neighbors.k:
-        return [torch.zeros(neighbors.rows, dtype=torch.float32, device=device)] * 2
-    nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values.to(device)
-    present = nearest.isfinite()
-    first = nearest[:, 0].masked_fill(~found, 0.0)
-    below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
-    return [first, below / (present.sum(-1) - 1).clamp(min=1)]
 
 
 def shares_of(logits: Tensor) -> Tensor:
@@ -139,7 +141,7 @@ class AdaptiveGate(FittedGate):
         self.metric: Metric = check_metric(metric)
         self.control = control
         self._copies = Copies(control=torch.tensor(control, dtype=torch.int64))
-        self._network = Network("AdaptiveGate", len(FEATURES), arrays, outputs=2)
+        self._network = Network("AdaptiveGate", len(FEATURES), arrays, 2)
 
     def with_control(self, tokens: tuple[int, ...]) -> AdaptiveGate:
         """Returns the same gate for a model with these control tokens."""
@@ -178,3 +180,44 @@ class AdaptiveGate(FittedGate):
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> AdaptiveGate:
         """See `FittedGate.from_arrays`."""
         return cls(metric, arrays)
+
+
+@dataclass(frozen=True)
+class GatedStore:
+    """The gate of one datastore, and what it decides on."""
+
+    gate: AdaptiveGate
+    weighing: Weighing
+    matches: Matches
+    weight: float  # Scales λ and s, in [0, 1]
+
+
+def gated_vote(
+    stores: Sequence[GatedStore], neighbors: Neighbors, log_p_lm: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Computes the weights of the neighbors and then of the matches, and λ of both.
+
+    Args:
+        stores: The datastores.
+        neighbors: Their neighbors side by side, with the matches as the first `occurrences`.
+        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+
+    Returns:
+        log w_i, float32 [rows, k + n], and λ, float32 [rows].
+    """
+    parts = [neighbors] if len(stores) == 1 else neighbors.split(len(stores))
+    nearest, matches, rest = [], [], []
+    for store, part, match in zip(stores, parts, neighbors.occurrences, strict=False):
+        weights = store.weighing.log_weights(part)
+        found = replace(part, occurrences=(match,))
+        lmbda, share = store.gate.shares(found, weights, log_p_lm)
+        matched = drop_impossible(match.log_weights, match.values, log_p_lm)
+        weights = drop_impossible(weights, part.values, log_p_lm)
+        share = share * any_vote(matched)
+        lmbda = store.weight * ((1.0 - share) * lmbda * any_vote(weights))
+        share = store.weight * share
+        nearest.append((weights, lmbda))
+        matches.append((matched, share))
+        rest.append(1.0 - (lmbda + share))
+    votes, _ = joint_vote([*nearest, *matches])
+    return votes, 1.0 - torch.stack(rest).prod(dim=0)

@@ -53,13 +53,6 @@ class FittedGate:
     kind: ClassVar[str]  # Its name in files and options
     metric: Metric  # The metric of the distances that it was fitted for
 
-    def check(self, metric: Metric) -> None:
-        """Refuses neighbors of another metric."""
-        if metric != self.metric:
-            raise ConfigError(
-                f"this gate was fitted for the metric {self.metric}, not {metric}: fit another gate"
-            )
-
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """See `Gate.lmbda`."""
         raise NotImplementedError
@@ -77,11 +70,6 @@ class FittedGate:
 def gate_name(gate: Gate) -> str:
     """A gate's name in results: "adaptive", "meta-k"."""
     return str(getattr(gate, "kind", type(gate).__name__))
-
-
-def gate_line(gate: Gate) -> str:
-    """A gate's own description, or its kind."""
-    return str(getattr(gate, "line", None) or f"the gate {gate_name(gate)!r}")
 
 
 def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
@@ -102,35 +90,27 @@ def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | Non
     return None, lmbda
 
 
-def _checked(share: object, source: str, neighbors: Neighbors, log_p_lm: Tensor) -> Tensor:
-    """Checks λ as a gate returned it, and sets it to 0 for rows without neighbors."""
-    if not isinstance(share, Tensor) or share.shape != (neighbors.rows,):
-        kind = tuple(share.shape) if isinstance(share, Tensor) else type(share).__name__
-        raise ConfigError(
-            f"{source} must return a tensor of shape ({neighbors.rows},), one value per row, not "
-            f"{kind}"
-        )
-    share = share.to(log_p_lm)
-    if not bool(((share >= 0.0) & (share <= 1.0)).all()):
-        raise ConfigError(
-            f"{source} must return numbers between 0 and 1: end it with a sigmoid or a clamp"
-        )
-    return share.masked_fill(~neighbors.mask.any(-1), 0.0)
-
-
 def weigh_rows(
     gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:
     """λ [rows] of a gate, 0 for a row without neighbors, and log w_i [rows, k], checked."""
     weigh = getattr(gate, "weigh", None)
-    if weigh is None:
-        share = gate.lmbda(neighbors, metric, log_p_lm)
-        return _checked(share, f"{type(gate).__name__}.lmbda", neighbors, log_p_lm), log_weights
-    share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
-    if not isinstance(weights, Tensor) or weights.shape != log_weights.shape:
-        kind = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+    if weigh is not None:
+        share, weights = weigh(neighbors, log_weights, metric, log_p_lm)
+    else:
+        share, weights = gate.lmbda(neighbors, metric, log_p_lm), log_weights
+    for name, given, shape in (
+        ("λ", share, (neighbors.rows,)),
+        ("weights", weights, tuple(log_weights.shape)),
+    ):
+        if not isinstance(given, Tensor) or given.shape != shape:
+            kind = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ConfigError(
+                f"{type(gate).__name__} must return {name} of shape {shape}, not {kind}"
+            )
+    share = share.to(log_p_lm)
+    if not bool(((share >= 0.0) & (share <= 1.0)).all()):
         raise ConfigError(
-            f"{type(gate).__name__}.weigh must return weights of shape "
-            f"{tuple(log_weights.shape)}, not {kind}"
+            f"{type(gate).__name__} must return λ between 0 and 1: end it with a sigmoid or a clamp"
         )
-    return _checked(share, f"{type(gate).__name__}.weigh", neighbors, log_p_lm), weights
+    return share.masked_fill(~neighbors.mask.any(-1), 0.0), weights

@@ -91,18 +91,9 @@ def _token_features(
             dim=-1,
         )
         features = features.masked_fill(~present[:, :1], 0.0)
-    model = torch.stack([log_p_lm.amax(-1), _entropy(log_p_lm)], dim=-1)
+    model = torch.stack([log_p_lm.amax(-1), torch.special.entr(log_p_lm.exp()).sum(-1)], dim=-1)
     limit = torch.finfo(torch.float32).max
     return torch.cat([features.float(), model.float()], dim=-1).clamp(-limit, limit)
-
-
-def _entropy(log_p: Tensor) -> Tensor:
-    """Each row's entropy in nats, [rows]."""
-    p = log_p.exp()
-    entropy = -(p * log_p).sum(-1)
-    if bool(entropy.isnan().any()):  # 0 * -inf is NaN
-        entropy = torch.special.entr(p).sum(-1)
-    return entropy
 
 
 class MetaKGate(FittedGate):
@@ -125,33 +116,28 @@ class MetaKGate(FittedGate):
     def __init__(self, metric: Metric, ks: Sequence[int], arrays: Mapping[str, Any]) -> None:
         self.metric: Metric = check_metric(metric)
         numbers = np.asarray(ks, dtype=np.float64)
-        if (
-            numbers.ndim != 1
-            or not 0 < numbers.size <= _LARGEST_KS
-            or not np.isfinite(numbers).all()
-            or (numbers != np.round(numbers)).any()
-            or (np.diff(numbers, prepend=0.0) < 1.0).any()
-            or numbers[-1] >= 2**24
-        ):
+        ascending = numbers.ndim == 1 and (np.diff(numbers, prepend=0.0) >= 1.0).all()
+        whole = (numbers == np.floor(numbers)).all() and numbers.max(initial=0.0) < 2**24
+        if not (ascending and whole and 0 < numbers.size <= _LARGEST_KS):
             raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
         self.ks: tuple[int, ...] = tuple(numbers.astype(int).tolist())
         inputs = len(_FEATURES) + 2 * len(self.ks)
-        self._network = Network("MetaKGate", inputs, arrays, outputs=1 + len(self.ks))
+        self._network = Network("MetaKGate", inputs, arrays, 1 + len(self.ks))
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """Returns λ of each row, as `Gate.lmbda` says. `weigh` divides it among the neighbors."""
-        return self._lmbda_and_shares(neighbors, metric, log_p_lm, None)[0]
+        return self.weigh(neighbors, neighbors.nearness, metric, log_p_lm)[0]
 
     def weigh(
         self, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Returns λ of each row, and log w_i of the neighbors, as `Gate` says.
-
-        Raises:
-            ConfigError: when the gate was fitted for another metric.
-        """
+        """Returns λ of each row, and log w_i of the neighbors, as `Gate` says."""
         order = nearest_first(neighbors)
-        lmbda, shares = self._lmbda_and_shares(neighbors, metric, log_p_lm, order)
+        outputs = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
+        lmbda = torch.sigmoid(outputs[:, 1:].logsumexp(-1) - outputs[:, 0])
+        lmbda = lmbda.clamp(max=MOST_BY_NETWORK)
+        lmbda = lmbda.masked_fill(nearest_nearness(neighbors).isinf(), 0.0)
+        shares = torch.softmax(outputs[:, 1:], dim=-1)
         if not neighbors.k:
             return lmbda, log_weights
         weights = log_weights.gather(-1, order)
@@ -168,17 +154,6 @@ class MetaKGate(FittedGate):
         # A row without neighbors has the total -inf, and -inf - -inf would be NaN.
         mixed -= total.masked_fill(total.isinf(), 0.0)
         return lmbda, torch.empty_like(log_weights).scatter_(-1, order, mixed)
-
-    def _lmbda_and_shares(
-        self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        self.check(metric)
-        outputs = self._network(meta_k_features(neighbors, metric, log_p_lm, self.ks, order=order))
-        lmbda = torch.sigmoid(outputs[:, 1:].logsumexp(-1) - outputs[:, 0]).clamp(
-            max=MOST_BY_NETWORK
-        )
-        lmbda = lmbda.masked_fill(nearest_nearness(neighbors).isinf(), 0.0)
-        return lmbda, torch.softmax(outputs[:, 1:], dim=-1)
 
     def at(self, features: Tensor) -> Tensor:
         """Returns log a_0, log a_1, ... for some features.

@@ -12,7 +12,6 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.copies import Copies
 from knn_logits.errors import ConfigError
-from knn_logits.store.layout import LARGEST_IN_GATE
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096
@@ -24,32 +23,33 @@ _RATE = 0.02
 class Network:
     """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias, from its arrays."""
 
-    def __init__(
-        self, owner: str, inputs: int, arrays: Mapping[str, Any], *, outputs: int | None = None
-    ) -> None:
-        weights = {name: _numbers(owner, name, arrays[name]) for name in ARRAYS}
-        units = weights["hidden_bias"].numel()
+    def __init__(self, owner: str, inputs: int, arrays: Mapping[str, Any], outputs: int) -> None:
+        self._weights = {
+            name: torch.from_numpy(np.array(arrays[name], np.float32)) for name in ARRAYS
+        }
+        units = self._weights["hidden_bias"].numel()
         expected = {
             "mean": (inputs,),
             "scale": (inputs,),
             "hidden": (units, inputs),
             "hidden_bias": (units,),
-            "out": _out_shape(units, outputs),
-            "out_bias": (outputs or 1,),
+            "out": (outputs, units),
+            "out_bias": (outputs,),
         }
         for name, shape in expected.items():
-            have = tuple(weights[name].shape)
+            have = tuple(self._weights[name].shape)
             if have != shape:
                 raise ConfigError(f"{name} of a {owner} must have the shape {shape}, not {have}")
-        if not bool((weights["scale"] > 0.0).all()):
-            raise ConfigError(f"scale of a {owner} must be above 0")
-        self._weights = weights
-        self._copies = Copies(**weights)
+        if not units or not bool((self._weights["scale"] > 0.0).all()):
+            raise ConfigError(f"a {owner} must have units, and scales above 0")
+        self._copies = Copies(**self._weights)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """[n] or [n, outputs] of features [n, features]."""
-        weights = (self._copies.at(features.device, name) for name in ARRAYS)
-        mean, scale, hidden, hidden_bias, out, out_bias = weights
+        """float32 [n, outputs] of features, float32 [n, features]."""
+        at, device = self._copies.at, features.device
+        mean, scale = at(device, "mean"), at(device, "scale")
+        hidden, hidden_bias = at(device, "hidden"), at(device, "hidden_bias")
+        out, out_bias = at(device, "out"), at(device, "out_bias")
         scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
         inside = torch.tanh(scaled @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias
@@ -67,7 +67,7 @@ def trained(
     steps: int,
     decay: float,
     seed: int,
-    outputs: int | None = None,
+    outputs: int,
 ) -> dict[str, Tensor]:
     """Trains a network with AdamW; `loss` takes its outputs for some rows and their numbers."""
     read = torch.from_numpy(np.asarray(features)).float()
@@ -79,8 +79,8 @@ def trained(
     weights = [
         torch.randn(units, inputs, generator=random, dtype=kind) / inputs**0.5,
         torch.zeros(units, dtype=kind),
-        torch.randn(_out_shape(units, outputs), generator=random, dtype=kind) / units**0.5,
-        torch.zeros(outputs or 1, dtype=kind),
+        torch.randn(outputs, units, generator=random, dtype=kind) / units**0.5,
+        torch.zeros(outputs, dtype=kind),
     ]
     for weight in weights:
         weight.requires_grad_()
@@ -98,18 +98,3 @@ def trained(
             schedule.step()
     arrays = {name: weight.detach() for name, weight in zip(ARRAYS[2:], weights, strict=True)}
     return {"mean": mean, "scale": scale, **arrays}
-
-
-def _out_shape(units: int, outputs: int | None) -> tuple[int, ...]:
-    return (units,) if outputs is None else (outputs, units)
-
-
-def _numbers(owner: str, name: str, values: Any) -> Tensor:
-    values = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-    array = np.array(values, dtype=np.float32)
-    # A comparison with NaN is false, so this refuses NaN as well.
-    if not array.size or not (np.abs(array) <= LARGEST_IN_GATE).all():
-        raise ConfigError(
-            f"{name} of a {owner} must be finite numbers, {LARGEST_IN_GATE:g} at most"
-        )
-    return torch.from_numpy(array)

@@ -1,20 +1,16 @@
-"""Gates as plain arrays, in a .safetensors file or in a datastore."""
+"""Gates as plain arrays, as a datastore has them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from knn_logits.arrays import Array
-from knn_logits.errors import ConfigError, DamagedError
+from knn_logits.errors import DamagedError
 from knn_logits.metrics import check_metric
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.gate import FittedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import write_arrays
-from knn_logits.store.reading import read_arrays
 
 _VERSION = "1"
 # A new gate is a line here, and a file.
@@ -23,11 +19,6 @@ GATES: dict[str, type[FittedGate]] = {gate.kind: gate for gate in (AdaptiveGate,
 
 def gate_arrays(gate: FittedGate) -> tuple[dict[str, Array], dict[str, str]]:
     """Returns a gate as the arrays and the metadata of a .safetensors file."""
-    if not isinstance(gate, FittedGate):
-        raise ConfigError(
-            f"a {type(gate).__name__} is not a gate of this package and cannot be saved: save its "
-            "parameters yourself"
-        )
     return gate.to_arrays(), {"version": _VERSION, "gate": gate.kind, "metric": gate.metric}
 
 
@@ -58,33 +49,3 @@ def stored_gate(store: Datastore) -> FittedGate | None:
             f"{store.manifest.metric}: fit another with `knn-logits tune --gate ... --write`"
         )
     return gate
-
-
-def save_gate(gate: FittedGate, path: str | os.PathLike[str]) -> None:
-    """Writes a gate as one .safetensors file, whole or not at all.
-
-    Raises:
-        ConfigError: when the gate is an object of the user's, which cannot be saved.
-        DatastoreError: when the disk is full or the folder cannot be written.
-    """
-    arrays, metadata = gate_arrays(gate)
-    write_arrays(Path(path), arrays, metadata)
-
-
-def load_gate(path: str | os.PathLike[str]) -> FittedGate:
-    """Reads a gate that `save_gate` wrote.
-
-    Raises:
-        DamagedError: when the file is missing or damaged, or does not hold a known kind of gate.
-    """
-    try:
-        saved = read_arrays(Path(path))
-    except DamagedError as error:
-        reason = (
-            "it is not a .safetensors file" if Path(path).is_file() else "there is no such file"
-        )
-        raise DamagedError(
-            f"{path} is not a gate ({reason}): use a file written by `save_gate`, or the "
-            "gate.safetensors of a datastore that `knn-logits tune --gate meta-k --write` made"
-        ) from error
-    return gate_from_arrays(*saved, name=str(path))

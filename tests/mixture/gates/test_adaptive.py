@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from tuned import write_settings
 
 from knn_logits import Datastore, KNNLogitsProcessor, build_datastore
-from knn_logits.mixture.gated_vote import GatedStore, gated_vote
-from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate, Ballots, shares_of
+from knn_logits.mixture.gates.adaptive import (
+    FEATURES,
+    AdaptiveGate,
+    Ballots,
+    GatedStore,
+    gated_vote,
+    shares_of,
+)
 from knn_logits.mixture.gates.adaptive_fitting import (
     CORPUS,
     OWN_TEXT,
@@ -23,10 +29,8 @@ from knn_logits.mixture.gates.adaptive_fitting import (
     fit_adaptive_gate,
     quality,
 )
-from knn_logits.mixture.gates.stored import load_gate, save_gate
 from knn_logits.mixture.vote import Weighing, log_weights, mix
-from knn_logits.search.neighbors import joined, with_occurrences
-from knn_logits.search.occurrences import Occurrences
+from knn_logits.search.neighbors import Occurrences, joined, with_occurrences
 
 LEAST = -20.0
 
@@ -197,18 +201,6 @@ def test_the_vote_of_gated_datastores(case, shares):
         np.testing.assert_allclose(got[number].numpy(), expected, atol=3e-4)
 
 
-def test_a_gate_is_saved_and_read(tmp_path):
-    gate, case = (
-        AdaptiveGate("l2", arrays_of(3)),
-        ("l2", [([3], [1.0], [1], [-1.0, -0.5])], [([1], 4, 9.0)]),
-    )
-    save_gate(gate, tmp_path / "gate.safetensors")
-    again = load_gate(tmp_path / "gate.safetensors")
-    assert torch.equal(
-        torch.stack(again.shares(*asked(case))), torch.stack(gate.shares(*asked(case)))
-    )
-
-
 def drawn(kind, number, seed, *, near, right_knn, right_match=0.0):
     """Tokens whose first feature tells whether the neighbors are right."""
     random = torch.Generator().manual_seed(seed)
@@ -287,6 +279,6 @@ def test_a_datastore_with_nothing_near_changes_nothing(model, tokenizer, ids, tm
         torch.testing.assert_close(log_p(*names), alone, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(log_p("far", "near", weights=[0.5, 0.5]), alone)
     torch.testing.assert_close(log_p("near", "far", weights=[0.0, 1.0]), log_p("far"))
-    # A datastore without a gate takes that of another one.
+    # A datastore without a gate takes the first gate.
     torch.testing.assert_close(log_p("far", "none"), log_p("far"))
     assert not torch.allclose(log_p("none", "far"), log_p("none"), atol=1e-2)

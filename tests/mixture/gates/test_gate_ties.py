@@ -1,27 +1,12 @@
 """Gates do not depend on the order of neighbors that are equally near."""
 
-import numpy as np
 import pytest
 import torch
-from gate_cases import random_meta_k
+from gate_cases import random_adaptive, random_meta_k
 
-from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.vote import log_weights
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-
-
-def adaptive():
-    random = np.random.default_rng(0)
-    arrays = {
-        "mean": np.zeros(len(FEATURES)),
-        "scale": np.ones(len(FEATURES)),
-        "hidden": random.normal(size=(8, len(FEATURES))),
-        "hidden_bias": random.normal(size=8),
-        "out": random.normal(size=(2, 8)),
-        "out_bias": np.zeros(2),
-    }
-    return AdaptiveGate("l2", {name: array.astype(np.float32) for name, array in arrays.items()})
 
 
 @pytest.mark.parametrize("kind", ["meta-k", "adaptive"])
@@ -34,7 +19,7 @@ def test_the_order_of_equally_near_neighbors_changes_nothing(kind):
     values = torch.cat([values, values + 4], dim=-1)
     ids = torch.arange(k).expand(rows, -1)
     log_p_lm = torch.randn(rows, 9, generator=random).mul(3).log_softmax(-1)
-    gate = random_meta_k("l2", powers_up_to(k)) if kind == "meta-k" else adaptive()
+    gate = random_meta_k("l2", powers_up_to(k)) if kind == "meta-k" else random_adaptive(units=8)
     expected = None
     for _ in range(20):
         order = torch.stack([torch.randperm(k, generator=random) for _ in range(rows)])
