@@ -202,7 +202,7 @@ def rules(model, tokenizer, store, fit):
     if fit is not None:
         documents = list(knn_logits.read_corpus([fit]))[:8]
         short = [knn_logits.Document(one.text[:8000], one.id) for one in documents]
-        tuned = knn_logits.tune(model, tokenizer, store, short, gate="meta-k", samples=0)
+        tuned = knn_logits.tune(model, tokenizer, store, short, gate="meta-k")
         chosen = {"k": tuned.k, "temperature": tuned.temperature}
         chosen["suffix_weight"] = tuned.chosen.suffix_weight
         found["λ tuned on 8 other documents"] = {"lmbda": tuned.lmbda, **chosen}

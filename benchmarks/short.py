@@ -113,7 +113,7 @@ def writing(table, model, store, prompts):
 
 def scoring(table, model, tokenizer, store, texts):
     """Compares an evaluation with kNN with one without."""
-    settings = {"samples": 0, "check": False}
+    settings = {"check": False}
     documents = []
     for document in knn_logits.read_corpus([texts]):
         documents.append(document)
@@ -125,7 +125,7 @@ def scoring(table, model, tokenizer, store, texts):
         "model alone",
         lambda: knn_logits.evaluate(model, tokenizer, None, documents, **settings),
         "kNN",
-        lambda: knn_logits.evaluate(model, tokenizer, memory, documents, samples=0),
+        lambda: knn_logits.evaluate(model, tokenizer, memory, documents),
     )
 
 

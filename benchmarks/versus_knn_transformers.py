@@ -46,14 +46,13 @@ def ours(model, tokenizer, documents, tokens, store, args, **more):
             documents,
             window=knn_logits.WindowConfig(args.window, args.window),
             concatenate=False,
-            samples=0,
             threads=1,
             check=False,
             progress=clock,
             **settings,
         )
-        assert found.total.tokens == tokens
-        measures = found.total.perplexity
+        assert found.tokens == tokens
+        measures = found.perplexity
         mixture = measures.lm if store is None else measures.interpolated
         return clock.seconds, float(mixture), found.searches_saved / tokens
 

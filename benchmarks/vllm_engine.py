@@ -211,15 +211,20 @@ def build(args):
     }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("store")
-    parser.add_argument("text")
-    parser.add_argument("part", choices=["exact", "speed", "build"])
+def asks_vllm(title, parts):
+    """The options of a script of several parts, each for a model, a datastore and a text."""
+    parser = argparse.ArgumentParser(description=title)
+    for name in ("model", "store", "text"):
+        parser.add_argument(name)
+    parser.add_argument("part", choices=list(parts))
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    return parser
+
+
+def main():
+    parser = asks_vllm(__doc__.splitlines()[0], ["exact", "speed", "build"])
     parser.add_argument("--engine", type=json.loads, default={})
     parser.add_argument("--name", default="")
     args = parser.parse_args()

@@ -10,7 +10,6 @@ what applications use. `many` sends requests to two datastores, closes some stre
 leaves others unread, and compares the sources of each answer with its tokens and its settings.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -29,7 +28,7 @@ from common import record
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from serving import Server, write_one
 from transformers import AutoTokenizer
-from vllm_engine import prompts_of
+from vllm_engine import asks_vllm, prompts_of
 
 import knn_logits
 
@@ -247,20 +246,15 @@ def many(args, prompts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model")
-    parser.add_argument("store")
-    parser.add_argument("text")
-    parser.add_argument("part", choices=["clients", "api", "many"])
+    parts = {"clients": clients, "api": api, "many": many}
+    parser = asks_vllm(__doc__.splitlines()[0], parts)
+    parser.set_defaults(tokens=16, dtype="float32")
     parser.add_argument("--other", help="a second datastore, for many")
     parser.add_argument("--requests", type=int, default=500)
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--options", default="--enforce-eager", help="options of vLLM's server")
     args = parser.parse_args()
     prompts = prompts_of(args.text, AutoTokenizer.from_pretrained(args.model), 16)
-    result = {"clients": clients, "api": api, "many": many}[args.part](args, prompts)
+    result = parts[args.part](args, prompts)
     record(f"vllm_server_{args.part}", vars(args), result)
 
 

@@ -15,10 +15,9 @@ _MODULES = {
     "generation.processor": "KNNLogitsProcessor",
     "store.datastore": "Datastore",
     "building.builder": "build_datastore",
-    "building.indexing": "build_index",
+    "building.indexing": "build_index cluster",
     "building.updating": "add_documents sync_documents",
     "building.removing": "remove_documents",
-    "building.clustering": "cluster",
     "lab.distilling": "distill",
     "lab.importing": "import_datastore",
     "hub.push": "push_to_hub",
@@ -27,7 +26,7 @@ _MODULES = {
     "measure.perplexity": "evaluate",
     "engine.tokens": "text_ids",
     "measure.translation": "translate evaluate_translations",
-    "measure.tune.tuner": "tune",
+    "measure.tuner": "tune",
     "corpus.blocks": "Block",
     "corpus.documents": "Document",
     "corpus.reading": "read_corpus",
@@ -90,8 +89,7 @@ if TYPE_CHECKING:
     from knn_logits.ask.asking import Asking
     from knn_logits.ask.config import AskConfig
     from knn_logits.building.builder import build_datastore
-    from knn_logits.building.clustering import cluster
-    from knn_logits.building.indexing import build_index
+    from knn_logits.building.indexing import build_index, cluster
     from knn_logits.building.removing import remove_documents
     from knn_logits.building.updating import add_documents, sync_documents
     from knn_logits.corpus.blocks import Block
@@ -110,7 +108,7 @@ if TYPE_CHECKING:
     from knn_logits.lab.importing import import_datastore
     from knn_logits.measure.perplexity import evaluate
     from knn_logits.measure.translation import evaluate_translations, translate
-    from knn_logits.measure.tune.tuner import tune
+    from knn_logits.measure.tuner import tune
     from knn_logits.mixture.gates.adaptive import AdaptiveGate
     from knn_logits.mixture.gates.gate import Gate
     from knn_logits.mixture.gates.meta_k import MetaKGate

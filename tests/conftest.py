@@ -21,7 +21,6 @@ import pytest
 import torch
 from gates_and_traces import copied, pair_copy, short_training, traced  # noqa: F401
 from hypothesis import settings
-from missing import pytest_sessionfinish  # noqa: F401
 
 # These modules have assertions too, whose failures should show the values.
 pytest.register_assert_rewrite("corpus_files", "mixture_reference")

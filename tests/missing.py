@@ -1,18 +1,16 @@
 """What some tests need and a machine may lack: a browser, llama.cpp, a model that people use.
 
-Without it these tests are skipped, and the last line of a run says how many and how to get them.
-Where a variable of the environment says `required`, as in continuous integration, they fail.
+Without it these tests are skipped, and `pytest -rs` says how to get it. Where a variable of the
+environment says `required`, as in continuous integration, they fail.
 """
 
 import contextlib
 import importlib.util
 import os
 import shutil
-from collections import Counter
 
 import pytest
 
-AGAIN = ", and run `make test` again"
 CHROMIUM = os.environ.get("KNN_LOGITS_CHROMIUM") or shutil.which("chromium")
 ARGUMENTS = ("--no-sandbox", "--disable-dev-shm-usage")
 
@@ -21,7 +19,7 @@ def skip(variable, how):
     """Skips a test, or fails it where the variable says `required`; `how` mends what is missing."""
     if os.environ.get(variable) == "required":
         pytest.fail(how)
-    pytest.skip(how + AGAIN)
+    pytest.skip(f"{how}, and run `make test` again")
 
 
 def llama_cpp():
@@ -43,17 +41,3 @@ def browser():
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
         yield running
         running.close()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_sessionfinish(session):
-    """Says below the totals which skipped tests can be had, and how; conftest.py imports it."""
-    result = yield
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal:  # a worker has none
-        skipped = [report.longrepr[2] for report in terminal.stats.get("skipped", ())]
-        ways = Counter(reason.removeprefix("Skipped: ") for reason in skipped if AGAIN in reason)
-        for way, count in ways.items():
-            tests = "1 test was" if count == 1 else f"{count} tests were"
-            terminal.write_line(f"{tests} skipped: {way}", yellow=True)
-    return result

@@ -76,19 +76,6 @@ def test_a_fork_finds_a_lock_of_another_thread_open(busy):
     assert one._lock.locked()
 
 
-def test_a_fork_may_begin_while_its_own_thread_has_the_lock():
-    one = Guarded()
-
-    def work():
-        with one._lock:
-            print("again")
-
-    with one._lock:
-        assert printed(work) == ["again"]
-        assert one._lock.locked()
-    assert not one._lock.locked()
-
-
 def test_a_property_is_computed_once_and_without_a_lock(busy):
     start, going_on = busy
     slow, other = Slow(going_on), Slow()

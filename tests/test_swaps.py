@@ -1,12 +1,10 @@
 """One thing of a datastore or of its model is another's: each is refused, naming what differs."""
 
-import copy
 import shutil
 
 import numpy as np
 import pytest
-import torch
-from conftest import TEXTS, make_gpt2
+from conftest import TEXTS
 from folders import change, one_line, read_content, refit
 
 from knn_logits import (
@@ -15,10 +13,7 @@ from knn_logits import (
     KNNLogitsError,
     KNNLogitsProcessor,
     WindowConfig,
-    build_datastore,
 )
-from knn_logits.engine.compatibility import check_tokenizer
-from knn_logits.errors import ConfigError
 from knn_logits.store import layout
 from knn_logits.store.files import write_arrays
 
@@ -52,44 +47,6 @@ def refused(model, folder):
     return text
 
 
-def test_nothing_swapped_is_accepted(model, tokenizer, folder):
-    with KNNLogitsProcessor(model, Datastore(folder)):
-        pass
-    check_tokenizer(tokenizer, Datastore(folder))
-
-
-# The model
-
-
-def test_the_revision(model, folder):
-    """A later training step of the same model: weights that moved a little."""
-    later = copy.deepcopy(model)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in later.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.add_(noise * 0.1 * parameter.abs().mean())
-    later.config._commit_hash = "1" * 40
-    assert "other weights" in refused(later, folder)
-
-
-# The tokenizer
-
-
-# The key
-
-
-@pytest.mark.parametrize(
-    ("module", "side"), [("transformer.h.1.mlp", "output"), ("transformer.h.0.mlp", "input")]
-)
-def test_the_side_or_the_layer_of_the_key(model, folder, module, side):
-    change(folder, key={"name": f"{module}:{side}", "module": module, "side": side})
-    assert "its keys differ by" in refused(model, folder)
-
-
-# Precision, metric, index
-
-
 def test_the_precision_of_the_keys(model, folder):
     change(folder, dtype="float32")
     assert "the manifest says float32" in refused(model, folder)
@@ -99,11 +56,6 @@ def test_the_precision_of_the_keys(model, folder):
 def test_the_metric(model, folder, metric):
     change(folder, metric=metric)
     assert f"its metric is not {metric}" in refused(model, folder)
-
-
-def test_a_metric_that_does_not_exist(model, folder):
-    change(folder, metric="l1")
-    assert "metric" in refused(model, folder)
 
 
 def copy_file(made, folder, kind):
@@ -139,12 +91,6 @@ def test_the_kind_of_index(model, folder):
     assert "there is no index type 'IVF4,SQ9'" in refused(model, folder)
 
 
-@pytest.mark.parametrize("kind", ["tokens", "documents", "checks"])
-def test_a_file_of_another_datastore(model, made, folder, kind):
-    copy_file(made, folder, kind)
-    assert layout.file_name(kind) in refused(model, folder)
-
-
 @pytest.mark.parametrize("kind", ["tokens", "checks"])
 def test_a_file_of_another_datastore_under_a_hash_that_fits(model, made, folder, kind):
     store, other = Datastore(folder), Datastore(made / "other")
@@ -154,28 +100,3 @@ def test_a_file_of_another_datastore_under_a_hash_that_fits(model, made, folder,
         assert "returns different entries than" in refused(model, folder)
     elif len(other.tokens) != len(store.tokens):
         assert "tokens.npy" in refused(model, folder)
-
-
-def test_the_canary(folder, made, tokenizer, tmp_path):
-    """Of another model: then the model that built the keys is refused, and so is the other."""
-    another = make_gpt2(seed=1)
-    build_datastore(
-        another, tokenizer, TEXTS[:6], tmp_path / "o", window=WindowConfig(64, 32), calibrate=False
-    )
-    arrays = dict(Datastore(folder).checks)
-    arrays["canary.keys"] = Datastore(tmp_path / "o").checks["canary.keys"]
-    write_arrays(folder / layout.CHECKS, arrays, {})
-    refit(folder)
-    assert "other weights" in refused(make_gpt2(), folder)
-
-
-def test_a_datastore_is_not_taken_for_another_format(folder, model):
-    change(folder, format_version=3)
-    assert "format version 3" in refused(model, folder)
-
-
-def test_a_key_that_no_model_has(model, folder):
-    change(folder, key={"name": "nowhere", "module": "nowhere", "side": "input"})
-    with pytest.raises((ConfigError, KNNLogitsError)) as caught:
-        KNNLogitsProcessor(model, Datastore(folder))
-    assert "nowhere" in one_line(caught)

@@ -1,10 +1,10 @@
 """A datastore whose settings are tuned."""
 
-from knn_logits.measure.tune import tuner
+from knn_logits.measure import tuner
 from knn_logits.store.records import SettingsRecord
 
 
-def write_settings(store, k, lmbda, temperature, gate=None, *, keep_gate=False, suffix_weight=1.0):
+def write_settings(store, k, lmbda, temperature, gate=None, *, suffix_weight=1.0):
     """Stores settings as `tune` does."""
     record = SettingsRecord(
         k=k,
@@ -14,4 +14,4 @@ def write_settings(store, k, lmbda, temperature, gate=None, *, keep_gate=False, 
         calibrated=True,
         tuned=True,
     )
-    tuner.write_settings(store, record, gate, keep_gate=keep_gate)
+    tuner.write_settings(store, record, gate)

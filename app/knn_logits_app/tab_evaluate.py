@@ -56,14 +56,12 @@ def measured_html(
     """Measures a text, and shows the figures as HTML."""
     library, text = session.library, text_of(text, most=MOST_MEASURED)
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
-    total = evaluate(
-        library.model, library.tokenizer, memory, [text], samples=0, progress=deadline.watch()
-    ).total
-    p = total.perplexity
+    result = evaluate(library.model, library.tokenizer, memory, [text], progress=deadline.watch())
+    p = result.perplexity
     settings = settings_line(memory.config, symbols=True)
     settings += ", but a gate sets λ for each word" if memory.gate is not None else ""
     return (
-        f"{verdict(p.lm, p.interpolated)}<p class='kl-label'>Perplexity of {total.tokens:,} "
+        f"{verdict(p.lm, p.interpolated)}<p class='kl-label'>Perplexity of {result.tokens:,} "
         f"tokens: <b>{_short(p.lm)}</b> by the model alone, <b>{_short(p.interpolated)}</b> with "
         f"the memory; lower is better. The memory has {views.text(settings)}.</p>"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -123,15 +122,6 @@ class Answer:
         if passage.effect is None or not self.tokens:
             return None
         return f"Reading it makes the answer {_change(passage.effect / len(self.tokens))}."
-
-    def word_lines(self, tokens: Sequence[AnswerToken]) -> list[str]:
-        """Lines with the effect of reading each document on a word, given its tokens."""
-        effects: dict[str, float] = {}
-        for part in (part for token in tokens for part in token.documents):
-            effects[part.document] = effects.get(part.document, 0.0) + part.effect
-        return [
-            f"reading {document} makes it {_change(effect)}" for document, effect in effects.items()
-        ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the answer as JSON."""

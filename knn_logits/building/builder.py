@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def build_datastore(
         overwrite: Replace an existing datastore once the new one is complete. It also starts an
             unfinished build again that had other arguments.
         encoder: Hub id or folder of the sentence encoder, with whose vectors questions are
-            answered; "" for none. None takes all-MiniLM-L6-v2, or the one that the environment
-            variable KNN_LOGITS_ENCODER names, if it can be opened.
+            answered; "" for none. None takes the encoder of the environment variable
+            KNN_LOGITS_ENCODER or all-MiniLM-L6-v2, if it can be opened.
         license: Licence of the text, kept in the manifest.
         source: Where the text comes from, kept in the manifest.
         skipped: A list that the reader of the corpus fills while it reads. The manifest keeps its
@@ -124,48 +124,57 @@ def build_datastore(
         connect(ray)  # a missing cluster is an error before any work is done
     # The path is made absolute, since the current folder may change while the job runs.
     target = Path(folder).resolve()
-    identity = plan.as_text(model, tokenizer)
     ranks = Ranks.joined() if torchrun else None
     if ranks is not None and ranks.rank:
         ranks.follow(model, plan.keys.location)
         return Datastore(folder)
-    overwrite = settings.get("overwrite", False)
+    identity, overwrite = plan.as_text(model, tokenizer), settings.get("overwrite", False)
     with begin(target, "build", identity, overwrite=overwrite) as job, evaluating(model):
         steps = Steps(job, model, tokenizer, plan.keys, progress)
         canary = steps.write_canary()
-        dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
-        check_index(plan.index, dim, metric)
-        text = steps.write_text(documents)
-        contexts = text.contexts()
-        check_index(plan.index, dim, metric, contexts.entries)
-        if plan.on_demand is None:
-            compute = None if ray is None else on_cluster(ray, canary)
-            compute = compute if ranks is None else ranks.lead(canary)
-            steps.write_keys(text, contexts, dim, compute=compute)
-        manifest = plan.keys.manifest(
-            model,
-            tokenizer,
-            entries=contexts.entries,
-            documents=len(text.records),
-            tokens=text.tokens,
-            dim=dim,
-            dtype=plan.keys.dtype,
-            metric=metric,
-            skipped=len(settings.get("skipped", ())),
-            index=IndexRecord(
-                factory="exact" if plan.on_demand is None else _ON_DEMAND,
-                requested=plan.index.factory,
-            ),
-            settings=SettingsRecord(**plan.settings.stored_values()),
-            license=settings.get("license"),
-            source=settings.get("source"),
-            on_demand=plan.on_demand,
-            files=job.files,
-        )
+        compute = None if ray is None else on_cluster(ray, canary)
+        compute = compute if ranks is None else ranks.lead(canary)
+        manifest = _write_entries(steps, plan, documents, canary, compute, settings)
         _finish(steps, plan, manifest, canary, settings.get("encoder"))
     if ranks is not None:
         ranks.end()
     return Datastore(folder)
+
+
+def _write_entries(
+    steps: Steps,
+    plan: BuildPlan,
+    documents: Iterable[Document | str],
+    canary: dict[str, Array],
+    compute: Callable[..., Iterator[Array]] | None,
+    settings: BuildSettings,
+) -> Manifest:
+    """Writes the text and the keys, and describes them."""
+    dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
+    check_index(plan.index, dim, metric)
+    text = steps.write_text(documents)
+    contexts = text.contexts()
+    check_index(plan.index, dim, metric, contexts.entries)
+    if plan.on_demand is None:
+        steps.write_keys(text, contexts, dim, compute=compute)
+    factory = "exact" if plan.on_demand is None else _ON_DEMAND
+    return plan.keys.manifest(
+        steps.model,
+        steps.tokenizer,
+        entries=contexts.entries,
+        documents=len(text.records),
+        tokens=text.tokens,
+        dim=dim,
+        dtype=plan.keys.dtype,
+        metric=metric,
+        skipped=len(settings.get("skipped", ())),
+        index=IndexRecord(factory=factory, requested=plan.index.factory),
+        settings=SettingsRecord(**plan.settings.stored_values()),
+        license=settings.get("license"),
+        source=settings.get("source"),
+        on_demand=plan.on_demand,
+        files=steps.job.files,
+    )
 
 
 def _finish(

@@ -1,11 +1,11 @@
-"""The changes that given documents make to a datastore: new ones, different ones, and lost ones."""
+"""The changes that given documents make to a datastore: what is new, and what does not stay."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,11 @@ logger = logging.getLogger(__name__)
 
 # Among four billion documents, two have the same digest by chance with probability 2^-64.
 _DIGEST_BYTES = 16
-_DESCRIBING = ("title", "uri", "metadata")
 
 
 @dataclass(frozen=True)
 class Sync:
-    """The result of `sync_documents`, or its plan.
+    """The result of `sync_documents`.
 
     Attributes:
         datastore: The datastore, opened again.
@@ -37,7 +36,7 @@ class Sync:
         removed: Ids of the documents that are gone.
         unchanged: Number of documents that did not change.
         kept: Ids of the documents that are gone, but that `keep` wanted to stay.
-        tokens: Number of tokens whose keys are computed.
+        tokens: Number of tokens whose keys were computed.
     """
 
     datastore: Datastore
@@ -63,9 +62,7 @@ class Changes:
     def __init__(self, store: Datastore) -> None:
         self.store = store
         self.pairs = store.manifest.pairs is not None
-        # Numbers of the documents that do not stay, and new descriptions of those that do.
-        self.gone: tuple[int, ...] = ()
-        self.described: dict[int, dict[str, str | None]] = {}
+        self.gone: tuple[int, ...] = ()  # numbers of the documents that do not stay
         self.tokens = 0  # of the documents to add
 
     def new(self, cut: Iterator[Cut], progress: Progress) -> Iterator[Cut]:
@@ -75,17 +72,12 @@ class Changes:
             if ids:
                 read += len(ids)
                 progress("tokens", read, None)
-                digest = _digest_of(ids, document.source if self.pairs else None)
-                added = self.added((document, ids, places), digest)
+                fields = document_fields(document, places, pairs=self.pairs)
+                added = self.added(document, ids, fields)
                 if added is not None:
                     self.tokens += len(ids)
                     yield added, ids, places
-
-    def described_in(self, records: list[DocumentRecord]) -> list[DocumentRecord]:
-        """The table of documents with the new descriptions."""
-        for number, fields in self.described.items():
-            records[number] = replace(records[number], **fields)  # type: ignore[arg-type]
-        return records
+        self.settle()
 
     def fields(self) -> dict[str, Any]:
         """The fields of the manifest that change."""
@@ -95,7 +87,17 @@ class Changes:
             "settings": base.settings.model_copy(update={"stale": base.settings.stale or stale}),
         }
 
-    def added(self, given: Cut, digest: bytes) -> Document | None:
+    def there(self) -> Iterator[tuple[int, DocumentRecord, Array]]:
+        """Yields the number, the record and the tokens of each document that is not removed."""
+        table, removed = self.store.documents, set(self.store.manifest.removed)
+        for number in range(len(table)):
+            if number not in removed:
+                row = table[number]
+                yield number, row, self.store.tokens[row.first : row.first + row.length]
+
+    def added(
+        self, document: Document, ids: Sequence[int], fields: Mapping[str, Any]
+    ) -> Document | None:
         """The document to add for one that was given, if there is one."""
         raise NotImplementedError
 
@@ -109,18 +111,21 @@ class Additions(Changes):
 
     def __init__(self, store: Datastore) -> None:
         super().__init__(store)
-        contents = [(id, digest) for _, id, digest in contents_of(store)]
-        self._contents = {digest: id for id, digest in reversed(contents)}
-        self._ids = {id: 1 for id, _ in contents}
+        self._contents: dict[bytes, str] = {}
+        self._ids: dict[str, int] = {}
+        for _, row, tokens in self.there():
+            self._contents.setdefault(_digest(tokens, row.source), row.id)
+            self._ids[row.id] = 1
         # The new id of each of these documents whose id is taken. The parts of one large file share
         # an id, and keep sharing it.
         self._before, self._renamed = frozenset(self._ids), dict[str, str]()
         self._existing: list[str] = []  # the documents that are there already
 
-    def added(self, given: Cut, digest: bytes) -> Document | None:
-        document, id = given[0], given[0].id
-        if digest in self._contents:
-            there = self._contents[digest]
+    def added(
+        self, document: Document, ids: Sequence[int], fields: Mapping[str, Any]
+    ) -> Document | None:
+        id, there = document.id, self._contents.get(_digest(ids, fields["source"]))
+        if there is not None:
             self._existing.append(id if id == there else f"{id} (as {there})")
             return None
         if id not in self._before:
@@ -153,41 +158,33 @@ class Additions(Changes):
 class Differences(Changes):
     """The differences between a datastore and the documents that it is to hold."""
 
-    plan: Sync  # once `settle` was called
+    done: Sync  # once `settle` was called
 
-    def __init__(
-        self,
-        store: Datastore,
-        keep: Callable[[str], bool] | None,
-        force: bool,
-        on_plan: Callable[[Sync], None] | None,
-    ) -> None:
+    def __init__(self, store: Datastore, keep: Callable[[str], bool] | None, force: bool) -> None:
         super().__init__(store)
-        self._keep, self._force, self._on_plan = keep, force, on_plan
+        self._keep, self._force = keep or (lambda _: False), force
         # Documents of the datastore that no given document has matched yet. The parts of one large
         # file share an id, and are matched one after another.
         self._waiting: dict[tuple[str, bytes], deque[int]] = {}
-        self._before: dict[str, None] = {}
-        for number, id, digest in contents_of(store):
-            self._before[id] = None
-            self._waiting.setdefault((id, digest), deque()).append(number)
+        for number, row, tokens in self.there():
+            digest = _digest(tokens, row.source, row.title, row.uri, row.metadata)
+            self._waiting.setdefault((row.id, digest), deque()).append(number)
+        self._before = dict.fromkeys(id for id, _ in self._waiting)
         self._met: dict[str, None] = {}
         self._differing: set[str] = set()
 
-    def added(self, given: Cut, digest: bytes) -> Document | None:
-        document, _, places = given
+    def added(
+        self, document: Document, ids: Sequence[int], fields: Mapping[str, Any]
+    ) -> Document | None:
         self._met[document.id] = None
+        names = ("source", "title", "uri", "metadata")
+        digest = _digest(ids, *(fields[name] for name in names))
         same = self._waiting.get((document.id, digest))
-        if not same:
-            self._differing.add(document.id)
-            return document
-        number = same.popleft()
-        fields = document_fields(document, places, pairs=self.pairs)
-        record = self.store.documents[number]
-        if any(fields[name] != getattr(record, name) for name in _DESCRIBING):
-            self._differing.add(document.id)
-            self.described[number] = {name: fields[name] for name in _DESCRIBING}
-        return None
+        if same:
+            same.popleft()
+            return None
+        self._differing.add(document.id)
+        return document
 
     def settle(self) -> None:
         before, met = self._before, self._met
@@ -199,21 +196,19 @@ class Differences(Changes):
                 "built from, or --force (force=True) to replace them all"
             )
         missing = [id for id in before if id not in met]
-        kept = [id for id in missing if self._keep is not None and self._keep(id)]
+        kept = {id: None for id in missing if self._keep(id)}
         left = [(id, number) for (id, _), numbers in self._waiting.items() for number in numbers]
-        self.gone = tuple(number for id, number in left if id not in set(kept))
+        self.gone = tuple(number for id, number in left if id not in kept)
         differing = self._differing | {id for id, _ in left}
-        self.plan = Sync(
+        self.done = Sync(
             datastore=self.store,
             added=tuple(id for id in met if id not in before),
             changed=tuple(id for id in met if id in before and id in differing),
-            removed=tuple(id for id in missing if id not in set(kept)),
+            removed=tuple(id for id in missing if id not in kept),
             unchanged=sum(id in before and id not in differing for id in met),
             kept=tuple(kept),
             tokens=self.tokens,
         )
-        if self._on_plan is not None:
-            self._on_plan(self.plan)
         if self.gone and self.store.manifest.windows.concatenate:
             logger.warning(
                 "the documents of %s are one stream, so the remaining keys may still depend on "
@@ -222,20 +217,8 @@ class Differences(Changes):
             )
 
 
-def contents_of(store: Datastore) -> Iterator[tuple[int, str, bytes]]:
-    """Yields the number, the id and the digest of each document that is not removed."""
-    table, removed = store.documents, set(store.manifest.removed)
-    ids, pairs = table.ids, store.manifest.pairs is not None
-    spans = zip(table.first.tolist(), table.length.tolist(), strict=True)
-    for number, (first, length) in enumerate(spans):
-        if number not in removed:
-            source = table[number].source if pairs else None
-            yield number, ids[number], _digest_of(store.tokens[first : first + length], source)
-
-
-def _digest_of(tokens: Sequence[int] | Array, source: str | None) -> bytes:
-    """Digests what a document's keys depend on: its tokens and, of a pair, its source."""
+def _digest(tokens: Sequence[int] | Array, *texts: str | None) -> bytes:
+    """Digests a document's tokens, and what else counts."""
     digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
-    if source is not None:
-        digest.update(b"source" + source.encode())
+    digest.update(repr(texts).encode())
     return digest.digest()

@@ -38,8 +38,8 @@ _WAITING_TIME = timedelta(days=30)
 # The part of the text that a group of windows reads, int32, the windows, which count from its
 # begin, and the first of their entries to compute.
 Piece = tuple[Array, list[TextWindow], int]
-# The keys of a piece, and whether they are those of this machine to the last bit.
-Computed = tuple[Array, bool]
+# Computes the keys of pieces, in their order: of a model and a key's place, with the keys' shape.
+Computing = Callable[[nn.Module, KeyLocation, Mapping[str, Any], Iterator[Piece]], Iterable[Array]]
 
 
 class KeyWorker:
@@ -61,16 +61,15 @@ class KeyWorker:
                 "a worker computes other keys than this machine: give all of them the same model, "
                 "and install the same versions of torch and transformers"
             )
-        self._same = bool(np.array_equal(keys, canary[CANARY_KEYS]))
 
-    def __call__(self, piece: Piece) -> Computed:
-        """Returns the keys of a piece, [entries, dim], and whether it computes to the last bit."""
+    def __call__(self, piece: Piece) -> Array:
+        """Returns the keys of a piece, [entries, dim]."""
         tokens, windows, first = piece
         with evaluating(self._model):
             parts = compute_keys(
                 self._model, self._location, tokens, windows, first_entry=first, **self._shape
             )
-            return np.concatenate(list(parts)), self._same
+            return np.concatenate(list(parts))
 
 
 def cut(
@@ -90,17 +89,10 @@ def cut(
         yield part, moved, max(0, first_entry - entry)
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """Takes the place of `compute_keys` where other processes compute the keys."""
+def elsewhere(computed: Computing) -> Callable[..., Iterator[Array]]:
+    """Makes what takes the place of `compute_keys` where other processes compute the keys."""
 
-    # Computes pieces, in their order: of a model and a key's place, with the shape of the keys.
-    computed: Callable[
-        [nn.Module, KeyLocation, Mapping[str, Any], Iterator[Piece]], Iterable[Computed]
-    ]
-
-    def __call__(
-        self,
+    def compute(
         model: nn.Module,
         location: KeyLocation,
         tokens: Array,
@@ -112,30 +104,25 @@ class Elsewhere:
         **shape: Any,
     ) -> Iterator[Array]:
         pieces = cut(tokens, grouped(windows, **shape), first_entry, sources)
-        warned = False
-        for keys, same in self.computed(model, location, shape, pieces):
-            if not same and not warned:
-                warned = True
-                logger.warning(
-                    "a worker runs on a different CPU or GPU type, which rounds differently: the "
-                    "files may differ in the last bits from those of a single machine"
-                )
+        for keys in computed(model, location, shape, pieces):
             advance(len(keys))
             yield keys
 
+    return compute
 
-def on_cluster(address: str, canary: Mapping[str, Array]) -> Elsewhere:
+
+def on_cluster(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
     """Computes keys on a Ray cluster."""
     ray = connect(address)
 
     def computed(
         model: nn.Module, location: KeyLocation, shape: Mapping[str, Any], pieces: Iterator[Piece]
-    ) -> Iterable[Computed]:
+    ) -> Iterable[Array]:
         count, resources, threads = _places(ray, input_device(model).type == "cuda")
         shared = (model, location, shape, threads, canary)
         return results(ray, KeyWorker, shared, pieces, count, resources)
 
-    return Elsewhere(computed)
+    return elsewhere(computed)
 
 
 def _places(ray: Any, on_gpu: bool) -> tuple[int, dict[str, float], int]:
@@ -190,7 +177,7 @@ class Ranks:
         """Tells the other processes that the build is done."""
         self._scattered([None] * self.world)
 
-    def lead(self, canary: Mapping[str, Array]) -> Elsewhere:
+    def lead(self, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
         """Computes keys on rank 0 together with the other ranks, a piece each at a time."""
 
         def computed(
@@ -198,14 +185,14 @@ class Ranks:
             location: KeyLocation,
             shape: Mapping[str, Any],
             pieces: Iterator[Piece],
-        ) -> Iterable[Computed]:
+        ) -> Iterable[Array]:
             worker = KeyWorker(model, location, shape, torch.get_num_threads(), canary)
             while batch := list(itertools.islice(pieces, self.world)):
                 lacking = [None] * (self.world - len(batch))
                 self._scattered([(shape, canary, piece) for piece in (*batch, *lacking)])
                 yield from (one for one in self._gathered(worker(batch[0])) if one is not None)
 
-        return Elsewhere(computed)
+        return elsewhere(computed)
 
     def _scattered(self, values: list[Any] | None) -> Any:
         """Gives each rank its value of those on rank 0."""
@@ -213,7 +200,7 @@ class Ranks:
         dist.scatter_object_list(mine, values, src=0)
         return mine[0]
 
-    def _gathered(self, value: Computed | None) -> list[Any]:
+    def _gathered(self, value: Array | None) -> list[Any]:
         """The values of all ranks, on rank 0."""
         values: list[Any] = [None] * self.world
         dist.gather_object(value, None if self.rank else values, dst=0)

@@ -1,4 +1,4 @@
-"""Builds a datastore's index, chooses nprobe and measures recall; and its suffix index."""
+"""Builds a datastore's index, its suffix index, and the clusters of its entries."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from knn_logits.arrays import Array
 from knn_logits.building.calibrate import like_temperature
 from knn_logits.building.recall import measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
+from knn_logits.errors import ConfigError
 from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
 from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import faiss_module
+from knn_logits.index.faiss_library import assign, faiss_module, train_centroids
 from knn_logits.index.kinds import Kind, choose_factory
-from knn_logits.index.opening import check_factory, index_from_keys
+from knn_logits.index.opening import check_factory, index_from_keys, training_sample
 from knn_logits.metrics import Metric, as_distance
-from knn_logits.progress import Progress, no_progress, while_running
-from knn_logits.settings.config import IndexConfig, index_config
+from knn_logits.progress import Progress, counter, no_progress, while_running
+from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
@@ -29,6 +30,10 @@ from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
 
 logger = logging.getLogger(__name__)
+
+_KEYS_AT_ONCE = 65_536
+# A larger sample hardly changes the centroids.
+_SAMPLE_PER_CLUSTER = 64
 
 
 def build_index(
@@ -107,6 +112,60 @@ def build_suffixes(
     return Datastore(store.folder)
 
 
+def cluster(
+    datastore: Datastore | str | os.PathLike[str],
+    clusters: int,
+    *,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Datastore:
+    """Groups the entries of a datastore by k-means over their keys.
+
+    RetoMaton then also follows the members of a pointer's cluster. Alon et al. (2022), section
+    3.2. Keys are compared by the datastore's metric, or by the Euclidean distance where the metric
+    is the inner product.
+
+    Args:
+        datastore: A datastore with its keys, or its folder.
+        clusters: Number of clusters, at least 1. In the paper a cluster has about 100 entries.
+        seed: Seed of the sample.
+        progress: A callback that is told how far the work is.
+
+    Returns:
+        The datastore, opened again.
+
+    Raises:
+        ConfigError: when there are more clusters than entries.
+        DatastoreError: when the datastore has no keys.
+        BusyError: when another process is writing the datastore.
+    """
+    clusters = whole_number("clusters", clusters, 1)
+    store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
+    needs_keys(store, "`index --clusters`")
+    if not 1 <= clusters <= len(store):
+        raise ConfigError(
+            f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"
+        )
+    IndexConfig(seed=seed)
+    with begin(store.folder.resolve(), "cluster", {}) as job:
+        store = Datastore(store.folder)
+        metric = store.manifest.metric
+        progress("centroids", 0, None)
+        keys = training_sample(store, _SAMPLE_PER_CLUSTER * clusters, seed)
+        centroids = train_centroids(keys, clusters, metric=metric, seed=seed)
+        labels: Array = np.empty(len(store), np.int32)
+        done = 0
+        count = counter(progress, "clusters", len(store))
+        for batch in store.key_batches(_KEYS_AT_ONCE):
+            nearest = assign(centroids, batch, metric=metric)
+            labels[done : done + len(batch)] = nearest
+            done += len(batch)
+            count(len(batch))
+        job.write("clusters", labels)
+        job.commit(store.manifest)
+    return Datastore(store.folder)
+
+
 def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:
     """Writes the suffix index of a datastore's text, if it is not there already."""
     if job.file("suffixes") is None:
@@ -169,7 +228,7 @@ def make_index(
         # Removed entries are not searched.
         factory = choose_factory(len(store) - len(store.removed_entries), store.manifest.dim)
     kind = Kind(factory, store.manifest.dim, store.manifest.metric)
-    # FAISS's own number is that of this thread, and not of the one that builds.
+    # FAISS keeps a number of threads for each thread, and another thread builds the index.
     threads = int(faiss_module().omp_get_max_threads()) if kind.approximate else None
     built = while_running(
         progress,

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from knn_logits.arrays import Bools
 from knn_logits.building.indexing import index_anew, write_index, write_suffixes
 from knn_logits.corpus.documents import several
 from knn_logits.errors import CorpusError, DatastoreError
@@ -16,7 +17,7 @@ from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.files import locked
-from knn_logits.store.job import begin
+from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import needs_text
 from knn_logits.store.writer import write_keys, writing_text
 
@@ -104,51 +105,18 @@ def compact(
     folder = store.folder.resolve()
     with begin(folder, "compact", {}) as job:
         store = Datastore(folder)
-        old, table = store.manifest, store.documents
+        old = store.manifest
         if not old.removed:
             job.give_up()
             return store
-        if not store.has_keys and old.on_demand is None:
-            raise DatastoreError(
-                f"{folder} has no keys, so it cannot be compacted: rebuild it without the "
-                "removed documents"
-            )
-        stays = np.ones(old.documents, dtype=bool)
-        stays[list(old.removed)] = False
-        entries = np.ones(len(store), dtype=bool)
-        entries[store.removed_entries] = False
-        if old.windows.concatenate and not stays[0]:
-            # The stream now begins with another document, whose first token nothing predicts.
-            begins = table.first[stays][:1]
-            entries[store.contexts.entries_of(begins, np.ones_like(begins))] = False
-        if not entries.any():
-            raise CorpusError(
-                f"all documents of {folder} have been removed, so nothing would remain: delete "
-                "the folder instead"
-            )
-        vocabulary = old.model.vocabulary or 1 << 31
-        with writing_text(job, concatenate=old.windows.concatenate, vocabulary=vocabulary) as text:
-            for number in np.flatnonzero(stays).tolist():
-                fields = asdict(table[number])
-                first, length = fields.pop("first"), fields.pop("length")
-                text.add(store.tokens[first : first + length], **fields)
-        if old.on_demand is None:
-            numbers = np.flatnonzero(entries)
-            advance = counter(progress, "keys", len(numbers), job.keys)
-            parts = np.split(numbers[job.keys :], range(_ROWS_AT_ONCE, len(numbers), _ROWS_AT_ONCE))
-            write_keys(job, map(store.keys, parts), advance)
-        if store.clusters is not None:
-            job.write("clusters", np.asarray(store.clusters)[entries])
-        if store.vectors is not None:
-            kept = np.repeat(stays, store.vector_counts)
-            arrays = {layout.VECTORS: store.vectors[kept]}
-            job.write("vectors", arrays | {layout.VECTOR_COUNTS: store.vector_counts[stays]})
+        stays, entries = _staying(store)
+        tokens = _write_staying(job, store, stays, entries, progress)
         manifest = job.manifest(
             old,
             without=set(layout.KINDS) - {"gate", "checks"},
             entries=int(entries.sum()),
             documents=int(stays.sum()),
-            tokens=text.tokens,
+            tokens=tokens,
             removed=(),
         )
         small = Datastore.unfinished(folder, manifest)
@@ -160,3 +128,52 @@ def compact(
             write_index(job, small, index, record, store.checks)
         job.commit(manifest, index=record)
     return Datastore(folder)
+
+
+def _staying(store: Datastore) -> tuple[Bools, Bools]:
+    """Whether each document, bool [documents], and each entry, bool [entries], stays."""
+    manifest, table = store.manifest, store.documents
+    if not store.has_keys and manifest.on_demand is None:
+        raise DatastoreError(
+            f"{store.folder} has no keys, so it cannot be compacted: rebuild it without the "
+            "removed documents"
+        )
+    stays = np.ones(manifest.documents, dtype=bool)
+    stays[list(manifest.removed)] = False
+    entries = np.ones(len(store), dtype=bool)
+    entries[store.removed_entries] = False
+    if manifest.windows.concatenate and not stays[0]:
+        # The stream now begins with another document, whose first token nothing predicts.
+        begins = table.first[stays][:1]
+        entries[store.contexts.entries_of(begins, np.ones_like(begins))] = False
+    if not entries.any():
+        raise CorpusError(
+            f"all documents of {store.folder} have been removed, so nothing would remain: delete "
+            "the folder instead"
+        )
+    return stays, entries
+
+
+def _write_staying(
+    job: Job, store: Datastore, stays: Bools, entries: Bools, progress: Progress
+) -> int:
+    """Writes the text, keys, clusters and vectors of what stays; returns the number of tokens."""
+    old = store.manifest
+    vocabulary = old.model.vocabulary or 1 << 31
+    with writing_text(job, concatenate=old.windows.concatenate, vocabulary=vocabulary) as text:
+        for number in np.flatnonzero(stays).tolist():
+            fields = asdict(store.documents[number])
+            first, length = fields.pop("first"), fields.pop("length")
+            text.add(store.tokens[first : first + length], **fields)
+    if old.on_demand is None:
+        numbers = np.flatnonzero(entries)
+        advance = counter(progress, "keys", len(numbers), job.keys)
+        parts = np.split(numbers[job.keys :], range(_ROWS_AT_ONCE, len(numbers), _ROWS_AT_ONCE))
+        write_keys(job, map(store.keys, parts), advance)
+    if store.clusters is not None:
+        job.write("clusters", np.asarray(store.clusters)[entries])
+    if store.vectors is not None:
+        kept = np.repeat(stays, store.vector_counts)
+        arrays = {layout.VECTORS: store.vectors[kept]}
+        job.write("vectors", arrays | {layout.VECTOR_COUNTS: store.vector_counts[stays]})
+    return text.tokens

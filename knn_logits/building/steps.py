@@ -30,7 +30,6 @@ from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
 from knn_logits.store.blocks import BLOCKS, blocks_value
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
@@ -76,13 +75,8 @@ class Steps:
         rows = as_documents(documents)
         return self.append(cut_documents(self.tokenizer, rows, self.keys.pairs))
 
-    def append(
-        self,
-        cut: Iterable[Cut],
-        store: Datastore | None = None,
-        changed: Callable[[list[DocumentRecord]], list[DocumentRecord]] = lambda records: records,
-    ) -> TokenWriter:
-        """Writes a datastore's text and new documents; `changed` is applied to their table."""
+    def append(self, cut: Iterable[Cut], store: Datastore | None = None) -> TokenWriter:
+        """Writes a datastore's text, and new documents after it."""
         pairs = self.keys.pairs is not None
         with writing_text(
             self.job,
@@ -94,7 +88,6 @@ class Steps:
                 if ids:
                     writer.add(ids, **document_fields(document, places, pairs=pairs))
                 self.progress("tokens", writer.tokens, None)
-            writer.records = changed(writer.records)
         return writer
 
     def write_keys(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -17,7 +16,7 @@ from knn_logits.building.encoding import vectors_of_growth
 from knn_logits.building.indexing import index_anew, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
-from knn_logits.building.steps import Cut, Steps, cut_documents
+from knn_logits.building.steps import Steps, cut_documents
 from knn_logits.corpus.documents import Document, as_documents, several
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating
@@ -28,7 +27,6 @@ from knn_logits.index.base import Index
 from knn_logits.index.opening import kind_of, whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import begin
 from knn_logits.store.records import IndexRecord
 
@@ -77,14 +75,10 @@ def add_documents(
     """
     documents = several(documents, "documents")
     store, keys = _opened(model, tokenizer, datastore, batch_tokens)
-
-    def cut(store: Datastore) -> Iterator[Cut]:
-        rows = as_documents(documents, store.documents.ids)
-        return cut_documents(tokenizer, rows, keys.pairs)
-
     with begin(store.folder.resolve(), "add", keys.as_text(model, tokenizer)) as job:
         steps = Steps(job, model, tokenizer, keys, progress)
-        _update(steps, Additions(Datastore(job.folder)), cut)
+        additions = Additions(Datastore(job.folder))
+        _update(steps, additions, as_documents(documents, additions.store.documents.ids))
     return Datastore(job.folder)
 
 
@@ -94,19 +88,18 @@ def sync_documents(
     datastore: Datastore | str | os.PathLike[str],
     documents: Iterable[Document | str],
     *,
-    dry_run: bool = False,
     force: bool = False,
     keep: Callable[[str], bool] | None = None,
-    on_plan: Callable[[Sync], None] | None = None,
     batch_tokens: int | None = None,
     progress: Progress = no_progress,
 ) -> Sync:
     """Updates a datastore to given documents: adds new, replaces changed and removes old ones.
 
-    Documents are matched by their ids and compared by their tokens, so keys are computed for new
-    text only. Until the call has finished, readers see the datastore as it was. An interrupted call
-    continues when it is made again with the same documents, and with others it starts again. No
-    search finds text that was removed or replaced; `compact` deletes it from the disk.
+    Documents are matched by their ids and compared by their tokens, titles, uris and metadata, so
+    that keys are computed for what is new. Until the call has finished, readers see the datastore
+    as it was. An interrupted call continues when it is made again with the same documents, and with
+    others it starts again. No search finds text that was removed or replaced; `compact` deletes it
+    from the disk.
 
     Args:
         model: The model that built the datastore.
@@ -114,11 +107,9 @@ def sync_documents(
         datastore: A datastore, or its folder.
         documents: All documents that the datastore is to hold, in any order. They are read once.
             Texts without an id are numbered from 0, as in a build.
-        dry_run: Find out what would be done, and write nothing.
         force: Continue even if none of the datastore's documents is among those given.
         keep: Decides whether the documents of an id that is gone stay. It is called when all
             documents are read.
-        on_plan: Called with the plan before keys are computed. An exception from it ends the call.
         batch_tokens: Tokens of one forward pass; None chooses by the device.
         progress: A callback that is told how far the work is.
 
@@ -134,22 +125,13 @@ def sync_documents(
     """
     documents = several(documents, "documents")
     store, keys = _opened(model, tokenizer, datastore, batch_tokens)
-
-    def cut(_: Datastore) -> Iterator[Cut]:
-        return cut_documents(tokenizer, as_documents(documents), keys.pairs)
-
-    if dry_run:
-        differences = Differences(store, keep, force, None)
-        deque(differences.new(cut(store), progress), maxlen=0)
-        differences.settle()
-        return differences.plan
     plan = keys.as_text(model, tokenizer)
     # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(store.folder.resolve(), "sync", plan, overwrite=True) as job:
         steps = Steps(job, model, tokenizer, keys, progress)
-        differences = Differences(Datastore(job.folder), keep, force, on_plan)
-        _update(steps, differences, cut)
-    return replace(differences.plan, datastore=Datastore(job.folder))
+        differences = Differences(Datastore(job.folder), keep, force)
+        _update(steps, differences, as_documents(documents))
+    return replace(differences.done, datastore=Datastore(job.folder))
 
 
 def _opened(
@@ -180,33 +162,25 @@ def _opened(
     return store, keys
 
 
-def _update(steps: Steps, changes: Changes, cut: Callable[[Datastore], Iterator[Cut]]) -> None:
+def _update(steps: Steps, changes: Changes, documents: Iterable[Document]) -> None:
     """Writes the changes of a datastore, and ends the job."""
     job, store, base = steps.job, changes.store, changes.store.manifest
     steps.progress("tokens", 0, None)
-    new = changes.new(cut(store), steps.progress)
+    cut = cut_documents(steps.tokenizer, documents, steps.keys.pairs)
+    new = changes.new(cut, steps.progress)
     first = next(new, None)
     if first is None:
-        changes.settle()
-        if not changes.gone and not changes.described:
+        if changes.gone:
+            job.commit(base, **changes.fields())
+        else:
             job.give_up()
-            return
-        if changes.described:
-            records = [store.documents[number] for number in range(len(store.documents))]
-            job.write("documents", changes.described_in(records))
-        job.commit(base, **changes.fields())
         return
     if not store.has_keys and base.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without keys, so documents cannot be added; rebuild "
             "the datastore"
         )
-
-    def settle(records: list[DocumentRecord]) -> list[DocumentRecord]:
-        changes.settle()
-        return changes.described_in(records)
-
-    text = steps.append(chain([first], new), store, settle)
+    text = steps.append(chain([first], new), store)
     contexts = text.contexts()
     if base.on_demand is None:
         with evaluating(steps.model):

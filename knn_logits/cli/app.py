@@ -18,7 +18,6 @@ from knn_logits.cli import (
     info,
     lab,
     serve,
-    tune,
 )
 from knn_logits.cli.terminal import say
 
@@ -44,7 +43,7 @@ for name, function in {
     "explain": explain.explain,
     "trace": explain.trace,
     "eval": evaluate.evaluate,
-    "tune": tune.tune,
+    "tune": evaluate.tune,
     "distill": lab.distill,
     "info": info.info,
     "app": serve.page,

@@ -2,21 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 from knn_logits.ask.config import AskConfig
-from knn_logits.cli.ad_hoc import STORES_HELP, opened_with_model
-from knn_logits.cli.bars import interruptible
-from knn_logits.cli.loading import RunOptions, read_text
-from knn_logits.cli.memory import MemoryOptions
+from knn_logits.cli.bars import Bars, interruptible
+from knn_logits.cli.corpus_options import CorpusOptions, Report
+from knn_logits.cli.loading import RunOptions, read_text, reads_pairs
+from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Json, Model, argument, command
-from knn_logits.cli.terminal import doing, print_json, say
+from knn_logits.cli.terminal import doing, print_json, say, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import printable
+from knn_logits.store import layout
+from knn_logits.store.hub_client import hub_name
 
 if TYPE_CHECKING:
-    from knn_logits.ask.answer import Answer, AnswerToken
+    from knn_logits.ask.answer import Answer
+
+
+STORES_HELP = (
+    "Folders of datastores, or org/name[@revision] on the Hub, or documents: files and folders to "
+    "read for this command only. Several are searched as one."
+)
+
+
+@contextmanager
+def opened_with_model(
+    names: Sequence[str], model: str, run: RunOptions, memory: MemoryOptions
+) -> Iterator[tuple[OpenStores, Any, Any]]:
+    """Opens datastores and loads the model. Documents become a datastore until the end."""
+    for name in names:
+        if not Path(name).exists() and hub_name(name) is None:
+            raise ConfigError(
+                f"{printable(name)} does not exist: pass documents or a datastore; `ask` needs "
+                "its question in quotes"
+            )
+    corpus = [name for name in names if Path(name).exists() and not _is_datastore(Path(name))]
+    if not corpus:
+        opened = memory.open(names)
+        yield (opened, *run.load(model))
+        return
+    if reads_pairs(model):
+        raise ConfigError(
+            f"{model} is an encoder-decoder, which needs a datastore of pairs: run `knn-logits "
+            "build` first, and pass its folder"
+        )
+    from knn_logits.building.builder import build_datastore
+
+    report = Report()
+    with tempfile.TemporaryDirectory(prefix="knn-logits-") as folder:
+        built = f"{folder}/documents"
+        with Bars("nothing was kept", transient=True) as bars:
+            documents = CorpusOptions().documents(corpus, report, bars, pairs=False)
+            loaded, tokenizer = run.load(model)
+            build_datastore(
+                loaded, tokenizer, documents, built, progress=bars, skipped=report.skipped,
+                store_keys=False, calibrate=False,
+            )  # fmt: skip
+        keeping = shlex.join(["knn-logits", "build", model, *corpus, "--out", "STORE"])
+        tell(f"the documents are read for this command only; `{keeping}` keeps them", style=None)
+        stores = [name for name in names if name not in corpus]
+        yield memory.open([*stores, built]), loaded, tokenizer
+
+
+def _is_datastore(path: Path) -> bool:
+    """Whether a path has a part of a datastore."""
+    return any((path / file).exists() for file in (layout.MANIFEST, layout.JOURNAL, layout.TOKENS))
 
 
 @command
@@ -38,7 +94,7 @@ def ask(
     question = read_text(question).strip()
     if not question:
         raise ConfigError("the question is empty: enter one")
-    with opened_with_model(stores, model, run, memory.open) as (opened, loaded, tokenizer):
+    with opened_with_model(stores, model, run, memory) as (opened, loaded, tokenizer):
         from knn_logits.ask.asking import Asking
         from knn_logits.mixture.memory import Memory
 
@@ -66,32 +122,3 @@ def passages_shown(answer: Answer) -> Iterator[str]:
             yield f"{title}\n{printable(passage.text)}{below}"
         else:
             yield f"Perhaps: “{printable(passage.sentence)}” {title}"
-
-
-def word_lines(answer: Answer, tokens: list[AnswerToken]) -> Iterator[str]:
-    """Lines with the effect of each document on a word, and the passage that has the word."""
-    word = "".join(token.token for token in tokens).strip()
-    source = next((token.source for token in tokens if token.source is not None), None)
-    says = "no passage has it" if source is None else f"in {answer.passages[source].title}"
-    yield printable(f"»{word}«  {says}")
-    for line in answer.word_lines(tokens):
-        yield printable(f"    {line}")
-
-
-def tokens_of_word(answer: Answer, word: str) -> list[AnswerToken]:
-    """The tokens of a word of an answer. The word is given by its number or its text."""
-    from knn_logits.evidence.sources import PUNCTUATION, words_of
-
-    groups = [(group, "".join(token.token for token in group)) for group in words_of(answer.tokens)]
-    words = [(group, text.strip()) for group, text in groups if text.strip().strip(PUNCTUATION)]
-    if word.isdecimal():
-        if not 1 <= int(word) <= len(words):
-            raise ConfigError(f"the answer has only {len(words)} words, not {word}")
-        return words[int(word) - 1][0]
-    found = [group for group, text in words if word.lower() in text.lower()]
-    exact = [group for group, text in words if word.lower() == text.lower().strip(PUNCTUATION)]
-    if not found:
-        raise ConfigError(
-            f"the answer does not contain {word!r}; /why without a word shows all sources"
-        )
-    return [*exact, *found][0]

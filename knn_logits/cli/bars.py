@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -26,49 +23,19 @@ from knn_logits.printable import one_line
 # Advice after Ctrl-C.
 AGAIN = "run the same command again to resume"
 
-# Ctrl-C sets this. Python drops an exception that is raised while it collects garbage. The next
-# report of progress then ends the job.
-_interrupted = threading.Event()
-
-
-def _on_interrupt(number: int, frame: Any) -> None:
-    _interrupted.set()
-    signal.default_int_handler(number, frame)
-
-
-@contextmanager
-def _noticing_interrupts() -> Iterator[None]:
-    _interrupted.clear()
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, _on_interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
 
 @contextmanager
 def interruptible(advice: str) -> Iterator[None]:
     """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
     try:
-        with _noticing_interrupts():
-            yield
-    except KeyboardInterrupt:
-        tell(f"stopped; {advice}", style=None)
-        raise typer.Exit(130) from None
-
-
-@contextmanager
-def exits_on_sigterm() -> Iterator[None]:
-    """Makes SIGTERM end the process like an exit, so that temporary files are removed."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    except KeyboardInterrupt:
+        _stop(advice)
+
+
+def _stop(advice: str) -> None:
+    tell(f"stopped; {advice}", style=None)
+    raise typer.Exit(130) from None
 
 
 # Seconds between two lines of a job whose stderr is no terminal. A shorter job prints none.
@@ -100,31 +67,19 @@ class Bars:
 
     def __enter__(self) -> Bars:
         status.clear()
-        self._ending = ExitStack()
-        self._ending.enter_context(interruptible(self._advice))
-        if status.bars is None:
-            status.bars = self
-            self._progress.start()
-        self._ending.callback(self._stop)
+        status.bars = self
+        self._progress.start()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._ending.__exit__(*error)
-
-    def _stop(self) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
         self._ended = time.monotonic()
-        if status.bars is self:
-            self._finish()
-            self._progress.stop()
-            status.bars = None
+        self._finish()
+        self._progress.stop()
+        status.bars = None
+        if kind is KeyboardInterrupt:
+            _stop(self._advice)
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
-        if _interrupted.is_set():
-            _interrupted.clear()
-            raise KeyboardInterrupt
-        if status.bars not in (None, self):
-            status.bars(phase, done, total)
-            return
         if phase not in self._tasks:
             self._finish()
             self._tasks[phase] = self._progress.add_task(one_line(phase), total=total)

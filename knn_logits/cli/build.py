@@ -11,7 +11,7 @@ import typer
 from rich.filesize import decimal
 
 from knn_logits.cli.bars import AGAIN, Bars
-from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report, refuse_empty
+from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
 from knn_logits.cli.loading import (
     RunOptions,
     figures_of,
@@ -105,10 +105,6 @@ def build(
     if out is None and not dry_run:
         raise typer.BadParameter("missing the folder to write", param_hint="--out")
     out = None if dry_run else out
-    # A mistaken path is said before the libraries of the model are loaded, which takes seconds.
-    # Of several processes the first alone reads the corpus.
-    if os.environ.get("RANK", "0") == "0":
-        refuse_empty(corpus)
     from knn_logits.building.distributed import started_by_torchrun
 
     # The number of this process among those that torchrun has started; None without it.

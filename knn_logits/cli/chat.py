@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from knn_logits.ask.config import AskConfig
-from knn_logits.cli.ad_hoc import StoresOrDocuments, opened_with_model
+from knn_logits.cli.ask import STORES_HELP, opened_with_model, passages_shown
 from knn_logits.cli.loading import RunOptions
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Model, command
+from knn_logits.cli.options import Model, argument, command
 from knn_logits.cli.terminal import Output, Printed, doing, say, status, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Ask a question. Commands begin with /:
-  /why        show the passages of the latest answer
-  /why WORD   show the sources of one of its words; /why 3 takes its third word
-  /new        forget the conversation
-  /quit       leave, as Ctrl-D does; Ctrl-C only stops an answer"""
+  /why    show the passages of the latest answer
+  /new    forget the conversation
+  /quit   leave, as Ctrl-D does; Ctrl-C only stops an answer"""
 
 
 @dataclass
@@ -39,7 +38,7 @@ class Chat:
 
     def take(self, line: str) -> bool:
         """Answers a question or obeys a command; returns whether the conversation goes on."""
-        command, _, word = line.strip().partition(" ")
+        command = line.strip().partition(" ")[0]
         if command == "/quit":
             return False
         if command == "/help":
@@ -47,7 +46,7 @@ class Chat:
         elif command == "/new":
             self.messages.clear()
         elif command == "/why":
-            self._why(word.strip())
+            self._why()
         elif command.startswith("/"):
             raise ConfigError(f"{command} is not a command; /help lists the commands")
         elif command:
@@ -72,22 +71,17 @@ class Chat:
             {"role": "assistant", "content": self.reply.text},
         ]
 
-    def _why(self, word: str) -> None:
-        from knn_logits.cli.ask import passages_shown, tokens_of_word, word_lines
-
+    def _why(self) -> None:
         if self.reply is None:
             raise ConfigError("there is no answer yet: ask a question first")
-        lines = passages_shown(self.reply)
-        if word and self.reply.tokens:
-            lines = word_lines(self.reply, tokens_of_word(self.reply, word))
-        for line in lines:
+        for line in passages_shown(self.reply):
             say(line)
 
 
 @command
 def chat(
     model: Model,
-    stores: StoresOrDocuments,
+    stores: Annotated[list[str], argument("STORE...", STORES_HELP)],
     memory: MemoryOptions,
     asking: AskConfig,
     run: RunOptions,
@@ -97,7 +91,7 @@ def chat(
     /help lists the commands, /why shows the sources of an answer.
     """
     with (
-        opened_with_model(stores, model, run, memory.open) as (opened, loaded, tokenizer),
+        opened_with_model(stores, model, run, memory) as (opened, loaded, tokenizer),
         opened.searching(),
     ):
         from knn_logits.ask.asking import Asking

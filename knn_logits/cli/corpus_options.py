@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +14,6 @@ import typer
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.terminal import tell
 from knn_logits.corpus.formats import DOCUMENTS
-from knn_logits.errors import ConfigError
 from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:
@@ -33,15 +31,6 @@ Corpus = Annotated[
         "encoder-decoder model takes rows with source and target.",
     ),
 ]
-
-
-def refuse_empty(corpus: Sequence[str]) -> None:
-    """Refuses paths that do not exist and folders without a file that can be read, at once."""
-    from knn_logits.corpus.reading import checked_paths, corpus_bytes, read_corpus
-
-    names = checked_paths(corpus)
-    if all(Path(name).is_dir() for name in names) and not corpus_bytes(names):
-        next(read_corpus(names))
 
 
 @dataclass
@@ -106,13 +95,8 @@ class CorpusOptions:
         # pairs is said once it is known that the model fits.
         return rows if pairs else chain([next(rows)], rows)
 
-    def texts(self, names: Sequence[str], *, pairs: bool = False) -> dict[str, Any]:
-        """A lazy reader of each text's documents, which may be pairs, by the text's name."""
-        texts: dict[str, Any] = {}
-        for name in names:
-            if name in texts:
-                raise ConfigError(f"the text {name!r} is given twice; remove one")
-            texts[name] = self._read(
-                [name], on_skip=lambda part, why: tell(f"skipped {part}: {why}"), pairs=pairs
-            )
-        return texts
+    def texts(self, names: Sequence[str], *, pairs: bool) -> Iterator[Document]:
+        """Reads the documents of a text to predict, which may be pairs."""
+        return self._read(
+            names, on_skip=lambda part, why: tell(f"skipped {part}: {why}"), pairs=pairs
+        )

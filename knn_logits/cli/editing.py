@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.corpus_options import Corpus, CorpusOptions, Report
@@ -23,13 +23,10 @@ from knn_logits.cli.loading import (
 from knn_logits.cli.options import Json, Model, Store, Without, argument, command
 from knn_logits.cli.terminal import answer, in_documents, tell
 from knn_logits.errors import ConfigError
-from knn_logits.printable import first_few, one_line
+from knn_logits.printable import first_few
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
-
-if TYPE_CHECKING:
-    from knn_logits.building.changes import Sync
 
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"
@@ -78,7 +75,6 @@ def sync(
     passes: Passes,
     run: Run,
     folder: list[str] = argument("FOLDER...", "The complete corpus, as passed to build."),
-    dry_run: bool = setting(False, "Show what would be added, replaced and removed."),
     force: bool = setting(
         False, "Proceed even if the folder contains none of the datastore's documents."
     ),
@@ -98,32 +94,23 @@ def sync(
         documents = fields.documents(folder, report, bars, pairs=reads_pairs(model))
         loaded, tokenizer = run.load(model, datastore.folder)
         how = {**passes.keywords(), "progress": bars}
-        how |= {"dry_run": dry_run, "force": force, "keep": _unreadable(folder, report.skipped)}
-        how["on_plan"] = lambda plan: tell(_planned(plan), style=None)
+        how |= {"force": force, "keep": _unreadable(folder, report.skipped)}
         done = sync_documents(loaded, tokenizer, datastore, documents, **how)
     if done.kept:
         tell(
             f"{first_few(done.kept)} could not be read, so the datastore keeps its existing text "
             f"of {'it' if len(done.kept) == 1 else 'them'}"
         )
-    if dry_run:
-        kinds = (("add", done.added), ("replace", done.changed), ("remove", done.removed))
-        lines = [f"{name:8} {one_line(id)}" for name, ids in kinds for id in ids]
-        lines.append(f"{_planned(done)}; nothing was written")
-    else:
-        place, words = done.datastore.folder, index_words(done.datastore)
-        lines = [f"{place}: {_planned(done)}, in {bars.seconds:.0f} s, {words}"]
-        if done.removed or done.changed:
-            lines.append(f"`knn-logits remove {store}` deletes the removed text from the disk")
-    content = {**done.to_dict(), **figures_of(done.datastore), "skipped": len(report.skipped)}
-    answer(json, content, *lines, report.summary, seconds=bars.seconds)
-
-
-def _planned(plan: Sync) -> str:
-    return (
-        f"{len(plan.added):,} added, {len(plan.changed):,} changed, {len(plan.removed):,} removed, "
-        f"{plan.unchanged:,} unchanged; keys of {plan.tokens:,} tokens"
+    line = (
+        f"{done.datastore.folder}: {len(done.added):,} added, {len(done.changed):,} changed, "
+        f"{len(done.removed):,} removed, {done.unchanged:,} unchanged; keys of {done.tokens:,} "
+        f"tokens in {bars.seconds:.0f} s, {index_words(done.datastore)}"
     )
+    deleting = None
+    if done.removed or done.changed:
+        deleting = f"`knn-logits remove {store}` deletes the removed text from the disk"
+    content = {**done.to_dict(), **figures_of(done.datastore), "skipped": len(report.skipped)}
+    answer(json, content, line, deleting, report.summary, seconds=bars.seconds)
 
 
 def _unreadable(
@@ -202,8 +189,7 @@ def index(
             "--suffixes and --clusters keep the index: use them without --index, --metric and "
             "--nprobe"
         )
-    from knn_logits.building.clustering import cluster
-    from knn_logits.building.indexing import build_index, build_suffixes
+    from knn_logits.building.indexing import build_index, build_suffixes, cluster
 
     run.prepare()
     folder = folder_of(store)

@@ -1,26 +1,29 @@
-"""`knn-logits eval MODEL STORE TEXT...`, and the options that it shares with `tune`."""
+"""`knn-logits eval MODEL STORE TEXT...` and `tune MODEL STORE TEXT...`."""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions
-from knn_logits.cli.explain import check_writable
-from knn_logits.cli.loading import RunOptions, reads_pairs
+from knn_logits.cli.loading import Run, open_datastore, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
-from knn_logits.cli.options import Json, Model, command
-from knn_logits.cli.terminal import answer
+from knn_logits.cli.options import Json, Model, Settable, command
+from knn_logits.cli.terminal import answer, in_documents
 from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
-from knn_logits.errors import ConfigError
+from knn_logits.errors import ConfigError, StorageError
+from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import PassConfig
+from knn_logits.settings.registry import check_settings, settings_line
 from knn_logits.store import layout
 from knn_logits.store.hub_client import hub_name
 
@@ -29,19 +32,23 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+if TYPE_CHECKING:
+    from knn_logits.measure.results import Evaluation
+    from knn_logits.measure.translation import Translations
+    from knn_logits.measure.tuner import Tuning
+
 Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="STORE... TEXT...",
-        help="Datastores, then texts: files, folders or hf:DATASET, as for build. Each text is "
-        "evaluated separately.",
+        help="Datastores, then the text: files, folders or hf:DATASET, as for build.",
     ),
 ]
-CACHE_HELP = "Keep forward passes here for other runs of the same model and text."
-OVERLAP_HELP = "Skip the check for evaluation text in the datastore."
+_CACHE_HELP = "Keep forward passes here for other runs of the same model and text."
+_OVERLAP_HELP = "Skip the check for evaluation text in the datastore."
 
 
-def stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
+def _stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     """Splits the arguments; the first is a datastore, so that a wrong path is reported as one."""
     stores = paths[:1]
     texts: list[str] = []
@@ -104,7 +111,7 @@ def evaluate(
     memory: MemoryOptions,
     passes: PassConfig,
     fields: CorpusOptions,
-    run: RunOptions,
+    run: Run,
     bleu: bool = setting(
         True, "For encoder-decoder models: translate and compute BLEU.", option="--bleu/--no-bleu"
     ),
@@ -115,54 +122,156 @@ def evaluate(
     against: str | None = setting(
         None, "Compare with another run's --per-token file (paired bootstrap).", metavar="FILE"
     ),
-    cache: str | None = setting(None, CACHE_HELP, metavar="FOLDER"),
-    allow_overlap: bool = setting(False, OVERLAP_HELP),
+    cache: str | None = setting(None, _CACHE_HELP, metavar="FOLDER"),
+    allow_overlap: bool = setting(False, _OVERLAP_HELP),
     json: Json = False,
     config: Config = None,  # noqa: ARG001 - which sets the others
 ) -> None:
-    """Evaluate the perplexity of texts with and without kNN.
+    """Evaluate the perplexity of a text with and without kNN.
 
     Every token is scored once, in the datastore's windows unless --window, --stride or
     --concatenate is set. With an encoder-decoder model, the sources are also translated and
     scored by BLEU and chrF (sacrebleu).
     """
-    stores, names = stores_and_texts(paths)
+    stores, names = _stores_and_texts(paths)
     opened = memory.open(stores)
     pairs = reads_pairs(model)
-    texts = fields.texts(names, pairs=pairs)
+    texts: Any = fields.texts(names, pairs=pairs)
     translates = pairs and bleu
     if translates:
         from knn_logits.measure.translation import sacrebleu
 
         sacrebleu()  # raises here if the package is missing
-        texts = {name: list(documents) for name, documents in texts.items()}
+        texts = list(texts)
     if per_token is not None:
-        check_writable(per_token)
+        _check_writable(per_token)
     loaded, tokenizer = run.load(model)
-    from knn_logits.cli.results_table import plain_table, plain_translations
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
     from knn_logits.measure.translation import evaluate_translations
 
     datastores, settings = opened.stores, opened.keywords(run.threads)
-    how: dict[str, Any] = {**passes.keywords(), "device": str(loaded.device), "seed": run.seed}
-    how |= {
-        "cache": cache,
-        "allow_overlap": allow_overlap,
-        "per_token": per_token,
-        "against": against,
-    }
-    measured = []
+    how: dict[str, Any] = {**passes.keywords(), "device": str(loaded.device), "cache": cache}
+    how |= {"allow_overlap": allow_overlap, "per_token": per_token, "against": against}
     with Bars("nothing was written") as bars, opened.searching():
         result = evaluate_texts(
             loaded, tokenizer, datastores, texts, progress=bars, **how, **settings
         )
+        content, lines = result.to_dict(), list(_evaluation_lines(result))
         if translates:
             settings["num_beams"] = num_beams
-            measured = evaluate_translations(
+            translated = evaluate_translations(
                 loaded, tokenizer, datastores, texts, progress=bars, **settings
             )
-    content = result.to_dict()
-    if measured:
-        content["translations"] = [text.to_dict() for text in measured]
-    lines = [plain_table(result), *(["", plain_translations(measured)] if measured else [])]
+            content["translations"] = translated.to_dict()
+            lines += _translation_lines(translated)
     answer(json, content, *lines)
+
+
+def _check_writable(path: str) -> None:
+    """Refuses a file that cannot be written, before hours of work."""
+    try:
+        Path(path).open("ab").close()
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written ({error.strerror}); choose another location"
+        ) from error
+
+
+def _evaluation_lines(result: Evaluation) -> Iterator[str]:
+    of = result.perplexity
+    yield (
+        f"perplexity of {result.tokens:,} tokens of {in_documents(result.documents)}: "
+        f"{_number(of.lm)} by the model, {_number(of.knn)} by the neighbors, "
+        f"{_number(of.interpolated)} by the mixture"
+    )
+    if result.interval is not None and of.lm and of.interpolated:
+        yield f"the mixture by the model: {_change(of.interpolated / of.lm, result.interval)}"
+    if result.against is not None:
+        drawn = f"of {result.against['count']:,} {result.against['units']}"
+        change = _change(result.against["ratio"], result.against["interval"])
+        yield f"perplexity against the other run: {change}, {drawn}"
+    yield one_line(", ".join(f"{name} {value}" for name, value in result.settings.items()))
+    saved = f", {result.searches_saved:,} saved" if result.searches_saved else ""
+    yield f"{result.tokens_per_second:,.0f} tokens a second, {result.searches:,} searches{saved}"
+
+
+def _translation_lines(result: Translations) -> Iterator[str]:
+    for system, scores in (("model", result.lm), ("with kNN", result.knn)):
+        if scores is not None:
+            yield f"{system}: BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}"
+    for name, signature in result.signatures.items():
+        yield f"{name} of {result.pairs:,} pairs: {signature}"
+
+
+def _number(value: float | None) -> str:
+    """Formats a perplexity with a sensible number of digits. None is infinity."""
+    if value is None:
+        return "∞"
+    return f"{value:,.{4 if value < 10 else 2 if value < 1000 else 0}f}"
+
+
+def _change(ratio: float, interval: tuple[float, float] | None) -> str:
+    low, high = interval or (math.nan, math.nan)
+    return f"{ratio - 1:+.2%}, 95% interval {low - 1:+.2%} to {high - 1:+.2%}"
+
+
+@command
+def tune(
+    model: Model,
+    paths: Paths,
+    fields: CorpusOptions,
+    settings: Annotated[Any, Settable("tune")],
+    passes: PassConfig,
+    run: Run,
+    k: int | None = setting(None, "Largest k to try."),
+    gate: str | None = setting(None, "Also fit a gate: meta-k.", metavar="KIND"),
+    write: bool = setting(
+        False, "Store the choice in the datastore, which then uses it in place of its gate."
+    ),
+    allow_overlap: bool = setting(False, _OVERLAP_HELP),
+    cache: str | None = setting(None, _CACHE_HELP, metavar="FOLDER"),
+    json: Json = False,
+    config: Config = None,  # noqa: ARG001 - which sets the others
+) -> None:
+    """Tune k, lmbda and temperature on texts, and fit a gate.
+
+    Use texts similar to your application that are not in the datastore. Half of the documents
+    are used for tuning, the other half for evaluation.
+    """
+    from knn_logits.measure.tuner import check_gate
+    from knn_logits.measure.tuner import tune as tune_settings
+    from knn_logits.mixture.presets import resolve
+
+    check_settings({"k": k})
+    check_gate(gate)
+    stores, names = _stores_and_texts(paths)
+    if len(stores) > 1:
+        raise ConfigError("settings belong to one datastore: tune each datastore separately")
+    datastore = open_datastore(stores[0])
+    resolve([datastore], settings)
+    texts = fields.texts(names, pairs=reads_pairs(model))
+    loaded, tokenizer = run.load(model)
+    how: dict[str, Any] = {**settings, **passes.keywords(), "threads": run.threads}
+    how |= {"device": str(loaded.device), "cache": cache, "k": k, "gate": gate, "write": write}
+    how["allow_overlap"] = allow_overlap
+    with Bars("the datastore keeps its settings") as bars:
+        result = tune_settings(loaded, tokenizer, datastore, texts, progress=bars, **how)
+    answer(json, result.to_dict() | {"written": write}, *_tuning_lines(result, stores[0], write))
+
+
+def _tuning_lines(result: Tuning, store: str, written: bool) -> Iterator[str]:
+    held = result.held_out
+    yield (
+        f"{settings_line(result.chosen)}: the best of {result.grid.settings:,} settings on "
+        f"{result.chosen_on.tokens:,} tokens"
+    )
+    yield (
+        f"perplexity on {held.tokens:,} other tokens: {held.perplexity:.2f}; with the stored k, λ "
+        f"and τ {held.before:.2f}, without kNN {held.lm:.2f}"
+    )
+    if result.gate is not None:
+        yield f"perplexity with the gate: {result.gate.perplexity:.2f}"
+    if written:
+        yield f"{store}: written, and used from now on"
+    else:
+        yield "add --write to store them in the datastore, in place of its settings and its gate"

@@ -2,50 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import Run, load_tokenizer, open_datastore, text_or_file
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, Store, Stores, argument, command
-from knn_logits.cli.terminal import Output, doing, print_json, say, tell
-from knn_logits.errors import ConfigError, StorageError
+from knn_logits.cli.terminal import Output, doing, print_json, say
+from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
 from knn_logits.settings.declaration import setting
 
-
-@contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns the system's error into one line when something cannot be written."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise StorageError(
-            f"{path} cannot be written ({reason}); choose another location"
-        ) from error
-
-
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Refuses a file that cannot be written, before hours of work."""
-    with writing(path), Path(path).open("ab"):
-        pass
-
-
 # Maximum number of sources that are listed.
 SOURCES = 12
-HTML = setting(None, "Save the highlighted text as a web page.", metavar="FILE")
-
-
-def save_page(trace: Any, path: str) -> None:
-    """Saves a trace as a web page."""
-    with writing(path):
-        trace.save_html(path)
-    tell(f"written: {path}", style=None)
 
 
 @command
@@ -56,15 +25,12 @@ def explain(
     run: Run,
     text: str = argument("TEXT", "A text or a text file; - reads standard input."),
     source: str | None = setting(None, "Encoder input; TEXT is the target."),
-    html: str | None = HTML,
     json: Json = False,
 ) -> None:
     """Show which passages support each word of an existing text."""
     text = text_or_file(text)
     if not text.strip():
         raise ConfigError("the text is empty: pass a text to explain")
-    if html is not None:
-        check_writable(html)
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     from knn_logits.evidence.explanation import explain as explain_text
@@ -75,8 +41,6 @@ def explain(
     with interruptible("nothing was written"), opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
-    if html is not None:
-        save_page(trace, html)
     if not json:
         show(trace, SOURCES, Output())
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from knn_logits.cli.bars import interruptible
-from knn_logits.cli.explain import HTML, SOURCES, check_writable, save_page
+from knn_logits.cli.explain import SOURCES
 from knn_logits.cli.loading import RunOptions, read_text
 from knn_logits.cli.memory import MemoryOptions, OpenStores
 from knn_logits.cli.options import Draft, Json, Model, Stores, command
@@ -102,7 +102,6 @@ def generate(
     ),
     compare: bool = setting(False, "Also generate without kNN."),
     explain: bool = setting(False, "Highlight words by source, and list the sources."),
-    html: str | None = HTML,
     draft: Draft = True,
     json: Json = False,
 ) -> None:
@@ -111,8 +110,6 @@ def generate(
     if not prompt:
         raise ConfigError("the prompt is empty: pass --prompt some text to continue")
     settings = decoding.keywords()
-    if html is not None:
-        check_writable(html)
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model)
     import transformers
@@ -146,8 +143,6 @@ def generate(
             else:
                 ids, source = output.sequences[0].tolist(), None if pairs is None else prompt
                 trace = explain_text(loaded, tokenizer, knn.memory, ids, source=source)
-    if html is not None:
-        save_page(trace, html)
     shown = prompt if pairs is None else ""
     if json:
         texts = {"prompt": prompt, "text": text}

@@ -53,16 +53,15 @@ class MemoryOptions:
     def open(self, stores: Sequence[str]) -> OpenStores:
         """Opens datastores and checks the settings against them, before a model is loaded."""
         keys = bool(self.settings.get("refine") or self.settings.get("retomaton"))
-        indexes = self.cluster.indexes()
-        return self.over([open_datastore(name, keys=keys) for name in stores], indexes)
+        return self.over([open_datastore(name, keys=keys) for name in stores])
 
-    def over(self, stores: list[Datastore], indexes: RayIndexes | None) -> OpenStores:
+    def over(self, stores: list[Datastore]) -> OpenStores:
         """Does what `open` does, for datastores that are open."""
         from knn_logits.mixture.presets import resolve
 
         settings: Any = self.settings
         resolve(stores, settings)
-        return OpenStores(stores, settings, indexes)
+        return OpenStores(stores, settings, self.cluster.indexes())
 
 
 @dataclass(frozen=True)

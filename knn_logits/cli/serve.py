@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from knn_logits.cli.ad_hoc import (
-    STORES_HELP,
-    StoresOrDocuments,
-    opened_with_model,
-    split_name,
-)
 from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
-from knn_logits.cli.memory import OpenStores, ServedMemoryOptions
-from knn_logits.cli.options import Model, argument, command
+from knn_logits.cli.memory import ServedMemoryOptions
+from knn_logits.cli.options import STORE_HELP, Model, Stores, argument, command
 from knn_logits.cli.terminal import doing, say, tell
 from knn_logits.errors import ConfigError, MissingDependencyError
 from knn_logits.settings.declaration import setting
@@ -85,29 +79,22 @@ def serve(
     memory: ServedMemoryOptions,
     run: ModelRun,
     stores: list[str] = argument(
-        "[NAME=]STORE...", f"{STORES_HELP} Clients select one alone as model MODEL+NAME."
+        "[NAME=]STORE...", f"{STORE_HELP} Clients select one alone as model MODEL+NAME."
     ),
 ) -> None:
     """Serve an OpenAI-compatible API, with the source of every word."""
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "knn_logits_serve")):
         raise MissingDependencyError('the server needs Starlette: pip install "knn-logits[serve]"')
     how = answers.keywords()
-    indexes = memory.cluster.indexes()
     from knn_logits_serve import Served, Settings
     from knn_logits_serve import serve as start
 
     limits = Settings(**vars(server))
     name = answers.model_name or _name_of(model)
-
-    def opening(places: list[str]) -> tuple[dict[str, Datastore], OpenStores]:
-        datastores = _opened(places)
-        return datastores, memory.over(list(datastores.values()), indexes)
-
-    with (
-        opened_with_model(stores, model, run, opening, votes=False) as (result, loaded, tokenizer),
-        result[1].searching(),
-    ):
-        datastores, opened = result
+    datastores = _opened(stores)
+    opened = memory.over(list(datastores.values()))
+    loaded, tokenizer = run.load(model)
+    with opened.searching():
         doing("checking the datastore")
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
@@ -139,7 +126,9 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
     """Opens the datastores, by the names that clients use."""
     opened: dict[str, Datastore] = {}
     for text in arguments:
-        name, place = split_name(text)
+        name, sign, place = text.partition("=")
+        if not sign or Path(text).exists():
+            name, place = "", text
         store = open_datastore(place)
         name = name or store.name
         if name in opened:
@@ -153,7 +142,7 @@ def _opened(arguments: list[str]) -> dict[str, Datastore]:
 @command
 def page(
     model: Model,
-    stores: StoresOrDocuments,
+    stores: Stores,
     run: ModelRun,
     host: str | None = setting(
         None, "Address to bind to; by default, only this machine can connect."
@@ -168,11 +157,9 @@ def page(
         raise MissingDependencyError(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
-    with (
-        opened_with_model(stores, model, run, _all_opened, votes=False) as opened,
-        interruptible("the page is closed"),
-    ):
-        datastores, loaded, tokenizer = opened
+    datastores = [open_datastore(name) for name in stores]
+    loaded, tokenizer = run.load(model)
+    with interruptible("the page is closed"):
         doing("starting the page")
         from knn_logits_app import Library, launch
 
@@ -191,7 +178,3 @@ def page(
                 f"the page cannot listen on this address ({reason}); choose another --port or "
                 "--host"
             ) from error
-
-
-def _all_opened(names: list[str]) -> list[Datastore]:
-    return [open_datastore(name) for name in names]

@@ -48,8 +48,8 @@ class KNNEvaluation(TrainerCallback):
             store = build_datastore(
                 model, tokenizer, self._documents, f"{folder}/store", calibrate=calibrate
             )
-            found = evaluate(model, tokenizer, store, self._texts, samples=0, **self._settings)
-        perplexity = found.total.perplexity
+            found = evaluate(model, tokenizer, store, self._texts, **self._settings)
+        perplexity = found.perplexity
         # None stands for an infinite perplexity.
         numbers = {
             "eval_knn_perplexity": perplexity.interpolated or math.inf,

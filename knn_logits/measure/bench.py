@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,14 @@ from typing import Any
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Array
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve
 from knn_logits.errors import ConfigError
-from knn_logits.measure.pass_cache import PassCache
-from knn_logits.measure.text_pass import Text, tokens_of_scoring_pass
+from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.text_pass import PassCache, Text, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
@@ -54,15 +53,11 @@ class Bench:
     pairs: PairTokenizer | None = None
     cache: PassCache | None = None  # where forward passes are kept for other runs
 
-    def text(
-        self,
-        name: str,
-        documents: Iterable[Document | str],
-        on_tokens: Callable[[int, Array], None] | None,
-    ) -> Text:
+    def text(self, documents: Iterable[Document | str], check: OverlapCheck | None = None) -> Text:
         """Reads documents as this bench scores them."""
         windows = (self.window, self.stride, self.concatenate)
-        return Text(name, documents, self.tokenizer, *windows, self.pairs, on_tokens)
+        on_tokens = None if check is None else check.add
+        return Text(documents, self.tokenizer, *windows, self.pairs, on_tokens)
 
 
 def open_bench(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from knn_logits.arrays import Ints
 from knn_logits.errors import ConfigError
 from knn_logits.evidence.token_documents import votes_by_document
-from knn_logits.measure.confidence import compared
+from knn_logits.measure.results import compared
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory
 from knn_logits.search.neighbors import nearest_nearness
@@ -20,11 +20,10 @@ from knn_logits.search.neighbors import nearest_nearness
 # The most documents that are named for a token.
 MAX_SOURCES = 3
 # The columns that two runs over the same texts have in common.
-_PLACE = ("text", "document", "place", "token")
+_PLACE = ("document", "place", "token")
 _SOURCE = pa.struct([("document", pa.string()), ("share", pa.float32())])
 SCHEMA = pa.schema(
     [
-        ("text", pa.string()),  # the text's name
         ("document", pa.int64()),  # the document's number in the text
         ("place", pa.int64()),  # the token's position in the text
         ("token", pa.int64()),  # its id
@@ -52,14 +51,10 @@ class TokenTable:
         if against is not None:
             try:
                 self._other = pq.read_table(against, columns=[*_PLACE, "log_p"])
-            except FileNotFoundError as error:
-                raise ConfigError(
-                    f"{against} does not exist; check the path, or write it with --per-token"
-                ) from error
             except (OSError, pa.ArrowException, ValueError) as error:
                 raise ConfigError(f"{against} is no file of --per-token: {error}") from error
 
-    def add(self, text: str, documents: Ints, batch: Any, memory: Memory | None) -> None:
+    def add(self, documents: Ints, batch: Any, memory: Memory | None) -> None:
         """Adds some tokens, `TokenLikelihoods`."""
         rows, found = len(batch.places), batch.neighbors
         distance: Any = np.full(rows, np.nan, np.float32)
@@ -69,7 +64,6 @@ class TokenTable:
             distance = nearest.cpu().float().numpy()
             sources = _sources(batch, memory)
         columns = [
-            pa.array([text] * rows),
             documents,
             batch.places,
             batch.targets.numpy(),
@@ -81,36 +75,24 @@ class TokenTable:
         self._parts.append(pa.RecordBatch.from_arrays([*map(pa.array, columns)], schema=SCHEMA))
 
     def sorted(self) -> pa.Table:
-        """All rows, in the order of the texts."""
-        return pa.Table.from_batches(self._parts, SCHEMA).sort_by(
-            [(name, "ascending") for name in ("text", "place")]
-        )
+        """All rows, in the order of the text."""
+        return pa.Table.from_batches(self._parts, SCHEMA).sort_by("place")
 
     def write(self, path: str | Path) -> None:
         """Writes a parquet file."""
         pq.write_table(self.sorted(), path)
 
-    def comparison(self, *, samples: int, seed: int) -> dict[str, Any] | None:
-        """Compares this run with the other, by a paired bootstrap over the documents.
-
-        Returns:
-            The fields of a `Verdict`: this run's perplexity divided by the other's, and so on. None
-            without another run.
-        """
+    def comparison(self) -> dict[str, Any] | None:
+        """Compares this run with the other, as `compared` does; None without another run."""
         if self._other is None:
             return None
         ours, other = self.sorted(), self._other
         if not ours.select(_PLACE).equals(other.select(_PLACE)):
             raise ConfigError(
-                f"{self._against} has other tokens: evaluate the same texts in both runs"
+                f"{self._against} has other tokens: evaluate the same text in both runs"
             )
-        texts = ours["text"].combine_chunks().dictionary_encode().indices.to_numpy()
-        documents = np.unique(
-            np.stack([texts, ours["document"].to_numpy()]), axis=1, return_inverse=True
-        )[1].reshape(-1)
         log_p = (one["log_p"].to_numpy().astype(np.float64) for one in (ours, other))
-        gains = np.subtract(*log_p)
-        return compared(gains, documents, samples=samples, seed=seed).to_dict()
+        return compared(np.subtract(*log_p), ours["document"].to_numpy())
 
 
 def _sources(batch: Any, memory: Memory) -> list[list[dict[str, Any]]]:

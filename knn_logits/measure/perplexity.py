@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Array, Ints
-from knn_logits.corpus.documents import Document
+from knn_logits.arrays import Ints
+from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import model_record
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import Bench, BenchSettings, open_bench
-from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.overlap import HELD_SHARE, OverlapCheck, overlap_words
 from knn_logits.measure.per_token import TokenTable
-from knn_logits.measure.results import Evaluation, Resampling, Tally, join
-from knn_logits.measure.text_pass import Text, Texts, TokenScores, score_pieces, texts_by_name
+from knn_logits.measure.results import Evaluation, Tally
+from knn_logits.measure.text_pass import Text, TokenScores, score_pieces
 from knn_logits.mixture.gates.gate import gate_name
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import log_p_knn_of, mix_row
@@ -32,7 +31,6 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.search.retriever import MAX_SHARED_TOKENS, Retriever
-from knn_logits.settings.config import MOST_SEED, whole_number
 from knn_logits.settings.registry import changed_settings
 
 logger = logging.getLogger(__name__)
@@ -66,17 +64,15 @@ def evaluate(
     model: nn.Module,
     tokenizer: Any,
     datastore: Memory | Stores | None,
-    texts: Texts | Iterable[Document | str],
+    texts: Iterable[Document | str],
     *,
-    samples: int = 1000,
-    seed: int = 0,
     allow_overlap: bool = False,
     per_token: str | Path | None = None,
     against: str | Path | None = None,
     progress: Progress = no_progress,
     **settings: Unpack[BenchSettings],
 ) -> Evaluation:
-    """Measures the perplexity of texts under the model, its neighbors, and their mixture.
+    """Measures the perplexity of a text under the model, its neighbors, and their mixture.
 
     Each token is predicted once, with at least `window - stride` tokens before it where its
     document has them. Khandelwal et al. (2020), "Generalization through Memorization", section 3.
@@ -86,14 +82,12 @@ def evaluate(
         tokenizer: Its tokenizer.
         datastore: A `Memory` of this model, or one or several datastores or their folders. None
             measures the model alone.
-        texts: The documents of a text, or of several texts by name. They are read once.
-        samples: Resamples of the bootstrap over documents; 0 leaves intervals out.
-        seed: Seed of the bootstrap.
-        allow_overlap: Do not check whether the datastores hold the texts. With the check, a
-            warning names the share and the documents.
+        texts: The documents of the text. They are read once.
+        allow_overlap: Do not check whether the datastores hold the text. With the check, a warning
+            names the share.
         per_token: A parquet file to write with a row for each token: its log p, p_kNN, λ, the
             nearest distance, and the documents that vote for it.
-        against: Such a file of another run over the same texts, which this one is compared with by
+        against: Such a file of another run over the same text, which this one is compared with by
             a paired bootstrap.
         progress: A callback that is told how many of the tokens read so far are scored.
         settings: `window`, `concatenate`, `batch_tokens` and `cache`, which `open_bench` explains;
@@ -101,47 +95,61 @@ def evaluate(
             default of each is the datastore's setting.
 
     Returns:
-        The measures of each text and of all texts together.
+        The measures of the text.
 
     Raises:
         ConfigError: when a setting is out of its range.
-        CorpusError: when a text has no token that follows another.
+        CorpusError: when the text has no token that follows another.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    lots = texts_by_name(texts)
-    samples, seed = whole_number("samples", samples, 0), whole_number("seed", seed, 0, MOST_SEED)
+    texts = several(texts, "texts")
     table = None if per_token is None and against is None else TokenTable(against)
     bench = open_bench(model, tokenizer, datastore, **settings)
-    scored: list[tuple[Text, Tally]] = []
-    options = Resampling(bench.memory is not None, samples, seed)
-    check = None
-    if bench.memory is not None and not allow_overlap:
-        check = OverlapCheck(bench.memory.stores, bench.memory.config.exclude)
+    memory, check = bench.memory, None
+    if memory is not None and not allow_overlap:
+        check = OverlapCheck(memory.stores, memory.config.exclude)
+    text = bench.text(texts, check)
     started = time.monotonic()
-    for name, rows in lots.items():
-        on_tokens = partial(check.add, name) if check is not None else None
-        scored.append(_score_text(bench, name, rows, progress, on_tokens, table))
+    tally, searches = _scored(bench, text, progress, table)
     seconds = time.monotonic() - started
-    results = [
-        tally.result(text.name, text.documents, text.bytes, options) for text, tally in scored
-    ]
-    if not results:
-        raise CorpusError("no text given; pass at least one")
-    total = results[0]
-    if len(results) > 1:
-        documents, size = (
-            sum(getattr(one, name) for one in results) for name in ("documents", "bytes")
-        )
-        total = join([tally for _, tally in scored]).result("total", documents, size, options)
-    searches = sum(tally.searches for _, tally in scored)
-    saved = total.tokens - searches if bench.memory is not None else 0
-    overlap = None if check is None else check.result()
-    if overlap is not None and overlap.notable:
-        logger.warning("%s, so results on other text will be worse", overlap)
+    overlap = None if check is None else check.share()
+    if overlap is not None and overlap >= HELD_SHARE:
+        logger.warning("%s, so results on other text will be worse", overlap_words(overlap))
     if table is not None and per_token is not None:
         table.write(per_token)
-    verdict = table.comparison(samples=samples, seed=seed) if table is not None else None
-    return Evaluation(results, total, describe(bench), searches, saved, seconds, overlap, verdict)
+    return Evaluation(
+        documents=len(text.starts),
+        tokens=tally.tokens,
+        perplexity=tally.perplexities(with_knn=memory is not None),
+        interval=None if memory is None else tally.interval(),
+        settings=describe(bench),
+        searches=searches,
+        searches_saved=0 if memory is None else tally.tokens - searches,
+        seconds=seconds,
+        overlap=overlap,
+        against=None if table is None else table.comparison(),
+    )
+
+
+def _scored(
+    bench: Bench, text: Text, progress: Progress, table: TokenTable | None
+) -> tuple[Tally, int]:
+    """Sums the log-likelihoods of a text, and counts the searches."""
+    tally, searches, done = Tally(), 0, 0
+    progress("evaluation", 0, None)
+    with evaluating(bench.model):
+        for batch in token_likelihoods(bench, text.pieces()):
+            documents = text.documents_at(batch.places)
+            logs = (log.double().numpy() for log in (batch.lm, batch.knn, batch.mixed))
+            tally.add(documents, *logs)
+            if table is not None:
+                table.add(documents, batch, bench.memory)
+            searches += batch.searches
+            done += len(batch.places)
+            progress("evaluation", done, None)
+    if not done:
+        raise CorpusError("the text has no token to predict; use a longer text")
+    return tally, searches
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
@@ -221,33 +229,6 @@ def followed(retriever: Retriever, scored: TokenScores) -> Iterator[tuple[TokenS
         texts = Prefixes.of_steps(ids[rows, : before + end - 1], len(steps))
         yield scored[places], retriever.search(queries, texts)
         first = end
-
-
-def _score_text(
-    bench: Bench,
-    name: str,
-    documents: Iterable[Document | str],
-    progress: Progress,
-    on_tokens: Callable[[int, Array], None] | None,
-    table: TokenTable | None,
-) -> tuple[Text, Tally]:
-    text = bench.text(name, documents, on_tokens)
-    tally = Tally()
-    progress(name, 0, None)
-    done = 0
-    with evaluating(bench.model):
-        for batch in token_likelihoods(bench, text.pieces()):
-            logs = (log.double().numpy() for log in (batch.lm, batch.knn, batch.mixed))
-            documents = text.documents_at(batch.places)
-            tally.add(documents, *logs)
-            if table is not None:
-                table.add(name, documents, batch, bench.memory)
-            done += len(batch.places)
-            tally.searches += batch.searches
-            progress(name, done, None)
-    if not done:
-        raise CorpusError(f"{name} has no token to predict; use a longer text")
-    return text, tally
 
 
 def describe(bench: Bench) -> dict[str, Any]:

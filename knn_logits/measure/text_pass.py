@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.corpus.documents import Document, as_documents
-from knn_logits.engine.compatibility import vocabulary_size
+from knn_logits.engine.compatibility import model_record, vocabulary_size
 from knn_logits.engine.forward import input_device, key_states_and_logits, windows_batch
 from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import special_tokens, token_blocks
 from knn_logits.engine.windows import Piece, TextWindow, batches, stream
-from knn_logits.measure.pass_cache import PassCache
 from knn_logits.search.neighbors import Prefixes
+from knn_logits.store.files import replacing
 
 # Windows of similar size share a batch. They are sorted within groups of this number of batches.
 _BATCHES_A_GROUP = 16
@@ -84,6 +88,46 @@ class TokenScores:
         )
 
 
+class PassCache:
+    """Keeps the states and log p_LM of a model's passes in a folder, for runs with other settings.
+
+    A file is named by what the pass reads, the model's weights and the key.
+    """
+
+    def __init__(self, folder: str | Path, model: nn.Module, location: KeyLocation) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._model = hashlib.sha256(f"{model_record(model)} {location}".encode())
+        for name, tensor in model.state_dict().items():
+            self._model.update(name.encode())
+            plain = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            self._model.update(plain.numpy().data)
+
+    def path(self, inputs: Mapping[str, Tensor]) -> Path:
+        """The file of a pass."""
+        name = self._model.copy()
+        for key, tensor in sorted(inputs.items()):
+            name.update(f"{key} {tuple(tensor.shape)}".encode())
+            name.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        return self._folder / f"{name.hexdigest()}.safetensors"
+
+    @staticmethod
+    def read(path: Path) -> tuple[Tensor, Tensor] | None:
+        """The states and log p_LM of a pass; None if it was not kept."""
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError):
+            return None
+        return tensors["states"], tensors["log_p_lm"]
+
+    @staticmethod
+    def keep(path: Path, states: Tensor, log_p_lm: Tensor) -> None:
+        """Writes a pass."""
+        tensors = {"states": states.contiguous().cpu(), "log_p_lm": log_p_lm.contiguous()}
+        with replacing(path) as file:
+            file.write(save(tensors))
+
+
 def tokens_of_scoring_pass(model: nn.Module, batch_tokens: int | None = None) -> int:
     """As `tokens_of_pass`; None chooses no more than scores of the vocabulary fit memory."""
     tokens = tokens_of_pass(model, batch_tokens)
@@ -133,47 +177,34 @@ def _score_group(
         inputs = windows_batch(tokens, batch, device)
         path = None if cache is None else cache.path(inputs)
         kept = None if path is None else PassCache.read(path)
-        pieces = [group[window.first_entry] for window in batch]
+        # The places in each window of the tokens that it predicts.
+        inside = [np.arange(window.skip + 1, window.size + 1) for window in batch]
         length = max(window.size for window in batch)
-        spans = [
-            (window.skip + row * length, window.size + row * length)
-            for row, window in enumerate(batch)
-        ]
-        rows = torch.cat([torch.arange(*span) for span in spans])
-        targets = np.concatenate([piece.tokens[piece.skip + 1 :] for piece in pieces])
-        places = [
-            np.arange(piece.first + piece.skip + 1, piece.first + len(piece.tokens), dtype=np.int64)
-            for piece in pieces
-        ]
-        counts = [last - first for first, last in spans]
-        ends = [
-            window.start + np.arange(window.skip + 1, window.size + 1, dtype=np.int64)
-            for window in batch
-        ]
-        starts_of_rows = np.repeat([window.start for window in batch], counts).astype(np.int64)
-        tokens_of_rows = torch.from_numpy(targets.astype(np.int64))
+        offsets = (
+            [window.start for window in batch],  # of the tokens here
+            [group[window.first_entry].first for window in batch],  # of those of the text
+            range(-1, len(batch) * length - 1, length),  # of the states of the pass
+        )
+        ends, places, rows = (
+            np.concatenate([first + one for first, one in zip(firsts, inside, strict=True)])
+            for firsts in offsets
+        )
+        counts = tuple(map(len, inside))
+        targets = torch.from_numpy(tokens[ends].astype(np.int64))
         if kept is None:
             states, logits = key_states_and_logits(model, location, inputs)
-            distributions = Distributions(logits.flatten(0, 1), rows.to(logits.device))
-            states = states.flatten(0, 1)[rows.to(states.device)]
-            log_p_lm = distributions.log_p(tokens_of_rows)
+            at = torch.from_numpy(rows)
+            distributions = Distributions(logits.flatten(0, 1), at.to(logits.device))
+            states = states.flatten(0, 1)[at.to(states.device)]
+            log_p_lm = distributions.log_p(targets)
             if path is not None:
                 PassCache.keep(path, states, log_p_lm)
         else:
-            distributions = Distributions(torch.empty(0), rows)
+            distributions = Distributions(torch.empty(0), torch.from_numpy(rows))
             states, log_p_lm = kept[0].to(device), kept[1]
-        yield TokenScores(
-            states,
-            tokens_of_rows,
-            log_p_lm,
-            np.concatenate(places),
-            distributions,
-            Prefixes(tokens, starts_of_rows, np.concatenate(ends)),
-            tuple(counts),
-        )
-
-
-Texts = Mapping[str, Iterable[Document | str]]
+        starts_of_rows = np.repeat([window.start for window in batch], counts)
+        prefixes = Prefixes(tokens, starts_of_rows, ends)
+        yield TokenScores(states, targets, log_p_lm, places, distributions, prefixes, counts)
 
 
 class Text:
@@ -181,7 +212,6 @@ class Text:
 
     def __init__(
         self,
-        name: str,
         documents: Iterable[Document | str],
         tokenizer: Any,
         window: int,
@@ -190,71 +220,45 @@ class Text:
         pairs: PairTokenizer | None = None,
         on_tokens: Callable[[int, Array], None] | None = None,
     ) -> None:
-        self.name = name
         self.tokens = 0
-        self.bytes = 0  # those after a document's first token, which is not scored
-        self.starts: list[int] = []  # the first token of each document
-        self._documents = documents
+        self.starts: list[int] = []  # the first token of each document that was read
+        self._documents = as_documents(documents)
         self._tokenizer = tokenizer
         self._around = special_tokens(tokenizer)
         self._window, self._stride = window, stride
         self._concatenate = concatenate
         self._pairs = pairs
-        self._on_tokens = on_tokens or (lambda *_: None)
-
-    @property
-    def documents(self) -> int:
-        """Number of documents read so far."""
-        return len(self.starts)
+        self._on_tokens = on_tokens
 
     def pieces(self) -> Iterator[Piece]:
         """Yields the windows of all documents in order. Those of pairs include their sources."""
         if self._pairs is not None:
-            yield from self._pieces_of_pairs(self._pairs)
-            return
-        if self._concatenate:
-            blocks = chain.from_iterable(self._blocks(document) for document in self._documents)
+            for document, ids in tokenize_pairs(self._pairs, self._documents):
+                assert document.source is not None
+                (source,) = self._pairs.sources([document.source])
+                first, blocks = self.tokens, self._counted([np.array(ids, np.int32)])
+                for piece in stream(blocks, self._window, self._stride, first):
+                    yield replace(piece, source=source)
+        elif self._concatenate:
+            blocks = chain.from_iterable(map(self._blocks, self._documents))
             yield from stream(blocks, self._window, self._stride)
-            return
-        for document in self._documents:
-            yield from stream(self._blocks(document), self._window, self._stride, self.tokens)
-
-    def _pieces_of_pairs(self, pairs: PairTokenizer) -> Iterator[Piece]:
-        for document, ids in tokenize_pairs(pairs, as_documents(self._documents)):
-            assert document.source is not None
-            (source,) = pairs.sources([document.source])
-            first = self.tokens
-            self.starts.append(first)
-            self.tokens += len(ids)
-            self.bytes += _size(document.text)
-            block = np.array(ids, np.int32)
-            self._on_tokens(self.documents - 1, block)
-            for piece in stream([block], self._window, self._stride, first):
-                yield replace(piece, source=source)
+        else:
+            for document in self._documents:
+                first = self.tokens
+                yield from stream(self._blocks(document), self._window, self._stride, first)
 
     def documents_at(self, places: Ints) -> Ints:
         """The number of the document that each token is in, int64 [rows]."""
         return np.searchsorted(np.array(self.starts), places, side="right") - 1
 
-    def _blocks(self, document: Document | str) -> Iterator[Array]:
-        text = document if isinstance(document, str) else document.text
-        scored = self._concatenate and self.tokens > 0
+    def _blocks(self, document: Document) -> Iterator[Array]:
+        return self._counted(token_blocks(self._tokenizer, document.text, self._around))
+
+    def _counted(self, blocks: Iterable[Array]) -> Iterator[Array]:
+        """The blocks of the next document, which are counted as they are read."""
         self.starts.append(self.tokens)
-        unscored = ""
-        for number, block in enumerate(token_blocks(self._tokenizer, text, self._around)):
-            if number == 0 and len(block) and not scored:
-                unscored = self._tokenizer.decode(block[:1], skip_special_tokens=True)
+        for block in blocks:
             self.tokens += len(block)
-            self._on_tokens(self.documents - 1, block)
+            if self._on_tokens is not None:
+                self._on_tokens(len(self.starts) - 1, block)
             yield block
-        self.bytes += _size(text[len(unscored) :])
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
-def texts_by_name(texts: Texts | Iterable[Document | str]) -> dict[str, Iterator[Document]]:
-    """Texts by name. Documents without a name become a single text named "text"."""
-    by_name = texts if isinstance(texts, Mapping) else {"text": texts}
-    return {str(name): as_documents(documents) for name, documents in by_name.items()}

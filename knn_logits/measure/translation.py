@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,13 +11,12 @@ from typing import Any
 from torch import nn
 from typing_extensions import Unpack
 
-from knn_logits.corpus.documents import Document, checked_text, several
+from knn_logits.corpus.documents import Document, as_documents, checked_text, several
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import CorpusError, MissingDependencyError, ModelError
 from knn_logits.generation.processor import KNNLogitsProcessor
-from knn_logits.measure.text_pass import texts_by_name
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
@@ -143,11 +142,10 @@ def _written(
 
 @dataclass(frozen=True)
 class Translations:
-    """A model's translations of a text's sources, and their scores.
+    """A model's translations of the sources of some pairs, and their scores.
 
     Attributes:
-        name: The text's name.
-        pairs: Number of its pairs.
+        pairs: Number of the pairs.
         num_beams: Number of beams; 1 is greedy search.
         lm: "bleu" and "chrf" of the model alone, from 0 to 100.
         knn: The same with kNN; None without a datastore.
@@ -155,7 +153,6 @@ class Translations:
         texts: For each pair, the source, the target and both translations.
     """
 
-    name: str
     pairs: int
     num_beams: int
     lm: dict[str, float]
@@ -174,12 +171,12 @@ def evaluate_translations(
     model: nn.Module,
     tokenizer: Any,
     datastore: Stores | None,
-    texts: Mapping[str, Iterable[Document]],
+    texts: Iterable[Document],
     *,
     num_beams: int = 5,
     progress: Progress = no_progress,
     **settings: Any,
-) -> list[Translations]:
+) -> Translations:
     """Measures BLEU and chrF of a model's translations, without and with kNN.
 
     Args:
@@ -187,17 +184,17 @@ def evaluate_translations(
         tokenizer: Its tokenizer.
         datastore: A `Memory` of this model, or one or several datastores or their folders. None
             measures the model alone.
-        texts: The pairs of each text, by the text's name. They are read once.
+        texts: The pairs. They are read once.
         num_beams: Number of beams; 1 is greedy search.
         progress: A callback that is told how many sources are done.
         settings: `source_prefix`, `source_lang` and `target_lang`, which `translate` explains;
             `k`, `lmbda`, `temperature` and so on, which `Memory` explains.
 
     Returns:
-        One result for each text.
+        The translations and their scores.
 
     Raises:
-        CorpusError: when a text has no pair.
+        CorpusError: when there is no pair.
         MissingDependencyError: when sacrebleu is not installed.
     """
     metrics = {"bleu": sacrebleu().metrics.BLEU(), "chrf": sacrebleu().metrics.CHRF()}
@@ -206,35 +203,30 @@ def evaluate_translations(
     if memory is not None and memory.stores[0].manifest.pairs is not None:
         # The model alone gets the same prefix and languages as with the datastore.
         read = memory.stores[0].manifest.pairs.model_dump() | read
-    results = []
-    for name, documents in texts_by_name(texts).items():
-        rows = list(documents)
-        if not rows or any(row.source is None for row in rows):
-            raise CorpusError(
-                f"{name} has no source-target pairs to translate: use rows with a source and a "
-                "target"
-            )
-        pairs = [{"source": str(row.source), "target": row.text} for row in rows]
-        scores: dict[str, dict[str, float]] = {}
-        for system, of in {"lm": None, **({"knn": memory} if memory else {})}.items():
-            written = translate(
-                model,
-                tokenizer,
-                [pair["source"] for pair in pairs],
-                of,
-                num_beams=num_beams,
-                progress=progress,
-                phase=f"{name}, {'kNN' if of else 'model'}",
-                **read,
-            )
-            for pair, text in zip(pairs, written, strict=True):
-                pair[system] = text
-            targets = [[row.text for row in rows]]
-            scores[system] = {
-                metric: float(of_metric.corpus_score(written, targets).score)
-                for metric, of_metric in metrics.items()
-            }
-        signatures = {metric: str(one.get_signature()) for metric, one in metrics.items()}
-        lm, knn = scores["lm"], scores.get("knn")
-        results.append(Translations(name, len(rows), num_beams, lm, knn, signatures, pairs))
-    return results
+    rows = list(as_documents(texts))
+    if not rows or any(row.source is None for row in rows):
+        raise CorpusError(
+            "there are no source-target pairs to translate: use rows with a source and a target"
+        )
+    pairs = [{"source": str(row.source), "target": row.text} for row in rows]
+    scores: dict[str, dict[str, float]] = {}
+    for system, of in {"lm": None, **({"knn": memory} if memory else {})}.items():
+        written = translate(
+            model,
+            tokenizer,
+            [pair["source"] for pair in pairs],
+            of,
+            num_beams=num_beams,
+            progress=progress,
+            phase="translating with kNN" if of else "translating without kNN",
+            **read,
+        )
+        for pair, text in zip(pairs, written, strict=True):
+            pair[system] = text
+        targets = [[row.text for row in rows]]
+        scores[system] = {
+            metric: float(of_metric.corpus_score(written, targets).score)
+            for metric, of_metric in metrics.items()
+        }
+    signatures = {metric: str(one.get_signature()) for metric, one in metrics.items()}
+    return Translations(len(rows), num_beams, scores["lm"], scores.get("knn"), signatures, pairs)

@@ -30,14 +30,6 @@ def test_the_command_opens_the_model_with_its_datastores(run, launched, model_fo
     given["on_ready"]("http://127.0.0.1:7999")
 
 
-def test_documents_are_opened_without_a_build(run, launched, model_folder, tmp_path):
-    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
-    done = run.good("app", model_folder, tmp_path)
-    ((library, _),) = launched
-    assert list(library.stores) == ["documents"]
-    assert f"`knn-logits build {model_folder} {tmp_path} --out STORE` keeps them" in done.err
-
-
 def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder, store):
     found = importlib.util.find_spec
     monkeypatch.setattr(

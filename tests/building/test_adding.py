@@ -12,7 +12,7 @@ import knn_logits
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, WindowConfig
 from knn_logits.building import indexing
 from knn_logits.building.updating import add_documents
-from knn_logits.errors import CorpusError, DatastoreError, MismatchError
+from knn_logits.errors import CorpusError, MismatchError
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import layout
@@ -144,16 +144,6 @@ def test_a_document_of_one_token_adds_no_entry(model, tokenizer, make):
     grown = add_documents(model, tokenizer, store, ["a"])
     assert (len(grown), grown.manifest.documents) == (len(store), 3)
     assert Datastore(grown.folder, full=True).documents[2].length == 1
-
-
-def test_without_keys_nothing_is_added(model, tokenizer, make):
-    store = make("s", DOCUMENTS[:8], index=IndexConfig("IVF4,SQ8"))
-    files = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
-    store.manifest.model_copy(update={"files": tuple(files)}).write(store.folder)
-    before = contents(store.folder)
-    with pytest.raises(DatastoreError, match="without keys"):
-        add_documents(model, tokenizer, Datastore(store.folder), DOCUMENTS[8:])
-    assert before.items() >= {**contents(store.folder)}.items()
 
 
 # Going on

@@ -30,7 +30,7 @@ def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, mon
     worker = KeyWorker(model, location, shape, 1, store.checks)
     pieces = list(cut(tokens, keys.grouped(windows, **shape), first_entry))
     assert len(pieces) > 2
-    found = [worker(piece)[0] for piece in pieces]
+    found = [worker(piece) for piece in pieces]
     assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
 
 

@@ -1,11 +1,10 @@
 """The gate that a build fits: when there is one, its record, its bytes, and what it does."""
 
-import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
 
-from knn_logits import KNNLogitsProcessor, Memory, build_datastore, evaluate
+from knn_logits import KNNLogitsProcessor, Memory, build_datastore
 from knn_logits.building import gate_fitting
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.stored import stored_gate
@@ -66,30 +65,6 @@ def test_a_passage_that_a_text_repeats_is_continued(gated, model, tokenizer):
     assert output[0, length:].tolist() == tokenizer(TEXTS[3])["input_ids"][length : length + 8]
     assert all(token.lmbda > 0.5 for token in trace[0].tokens)
     assert trace[0].tokens[0].documents
-
-
-def test_evaluation_is_what_is_written(gated, model, tokenizer):
-    """Teacher-forced scores equal the processor's, token by token."""
-    ids = tokenizer(TEXTS[5])["input_ids"]
-    scores = []
-    with KNNLogitsProcessor(model, gated) as knn:
-
-        class Forced:
-            def __call__(self, input_ids, mixed):
-                scores.append(float(mixed[0, ids[input_ids.shape[1]]]))
-                forced = torch.full_like(mixed, float("-inf"))
-                forced[0, ids[input_ids.shape[1]]] = 0.0
-                return forced
-
-        model.generate(
-            torch.tensor([ids[:1]]),
-            max_new_tokens=len(ids) - 1,
-            eos_token_id=None,
-            logits_processor=[knn, Forced()],
-        )
-    total = evaluate(model, tokenizer, gated, [TEXTS[5]], allow_overlap=True, samples=0).total
-    expected = np.exp(-np.mean(scores))
-    assert total.perplexity.interpolated == pytest.approx(expected, rel=1e-3)
 
 
 def test_an_interrupted_fit_resumes_to_the_bytes_of_the_first_build(

@@ -67,25 +67,6 @@ def test_another_index_and_metric_keep_the_entries(plain):
             assert hashes(store.folder)[file.name] == file.sha256
 
 
-def by_kind(folder):
-    """The content of each kind of file, whatever job wrote it; the manifest names the job."""
-    return {
-        layout.kind_of(name): found for name, found in hashes(folder).items() if "keys" not in name
-    }
-
-
-def without_names(store):
-    fixed = {"generation": 0, "files": ()}
-    return store.manifest.model_copy(update=fixed), by_kind(store.folder) | {None: ""}
-
-
-def test_the_same_index_twice_is_the_same_bytes(plain):
-    one = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
-    other = without_names(build_index(plain, IndexConfig("IVF8,SQ8")))
-    assert one == other
-    assert build_index(plain, IndexConfig("IVF8,SQ8", seed=5)).manifest.index.factory == "IVF8,SQ8"
-
-
 @pytest.mark.parametrize("factory", ["nonsense", "IVF8,PQ3", "IVF4096,Flat"])
 def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
     build_index(plain, IndexConfig("IVF8,SQ8", "ip"))

@@ -6,10 +6,8 @@ import torch
 from folders import change, contents, names, one_line, read_content
 from full_disk import tried_on_full_disks
 from handmade import make_store, shards_of
-from interrupted import Stop, stopping
 
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_index
-from knn_logits.building import removing
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.errors import CorpusError, DamagedError
 from knn_logits.index.opening import open_index
@@ -208,23 +206,6 @@ def test_no_costly_index_is_built_on_the_word_of_a_manifest(tmp_path):
     change(store.folder, index=content["index"] | {"factory": "HNSW999"})
     with pytest.raises(DamagedError, match=r"building the index .* is refused"):
         compact(store.folder)
-
-
-def test_an_interrupted_compaction_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(removing, "_ROWS_AT_ONCE", 64)
-    stores = [
-        remove_documents(make(tmp_path / name, "IVF8,SQ8"), ["2", "10"]) for name in ("a", "b")
-    ]
-    expected = compact(stores[0])
-    folder = stores[1].folder
-    before = contents(folder)
-
-    with pytest.raises(Stop):
-        compact(folder, progress=stopping(131))
-    assert contents(folder).items() >= before.items()
-    assert len(Datastore(folder, full=True)) == len(stores[1])
-    small = compact(folder)
-    assert contents(small.folder) == contents(expected.folder)
 
 
 def test_old_files_that_could_not_be_deleted_are_deleted_later(tmp_path, monkeypatch, caplog):

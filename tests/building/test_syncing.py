@@ -9,7 +9,6 @@ from folders import contents, names, one_line
 from interrupted import Stop, stopping
 
 from knn_logits import (
-    Datastore,
     Document,
     WindowConfig,
     add_documents,
@@ -111,22 +110,13 @@ def test_only_what_is_new_is_computed(sync, store, monkeypatch):
     assert not rows
 
 
-def test_what_is_said_of_a_document_costs_no_key(sync, store, monkeypatch):
-    monkeypatch.setattr("knn_logits.building.steps.Steps.write_keys", None)
-    given = [Document(text, id, title=f"Title of {id}") for id, text in FIRST.items()]
-    done = sync(given)
-    assert (len(done.changed), done.tokens) == (5, 0)
-    assert [done.datastore.documents[n].title for n in range(5)] == [one.title for one in given]
-    assert not done.datastore.manifest.settings.stale
-    assert done.datastore.manifest.removed == ()
-    assert Datastore(store.folder, full=True).tokens.tolist() == store.tokens.tolist()
-
-
-def test_a_dry_run_writes_nothing(sync, store):
-    before = contents(store.folder)
-    done = sync({"a.txt": FIRST["a.txt"], "new": "Quite new."}, dry_run=True)
-    assert (done.added, len(done.removed), done.unchanged) == (("new",), 4, 1)
-    assert contents(store.folder) == before
+def test_another_title_makes_another_document(sync, store, tokenizer):
+    first = Document(FIRST["a.txt"], "a.txt", title="Title")
+    done = sync([first, *documents(FIRST)[1:]])
+    assert (done.changed, done.unchanged) == (("a.txt",), 4)
+    assert held(done.datastore) == expected(tokenizer, FIRST)
+    assert [row.title for row in done.datastore.documents if row.id == "a.txt"] == [None, "Title"]
+    assert sync([first, *documents(FIRST)[1:]]).unchanged == 5
 
 
 def test_parts_that_share_an_id_are_compared_one_by_one(sync):
@@ -210,7 +200,6 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
         sync(texts, progress=stopping(100), **small)
     assert contents(store.folder).items() >= before.items()
     with caplog.at_level(logging.WARNING, "knn_logits"):
-        sync(texts, dry_run=True)
         texts |= {"g.txt": TEXTS[7]} if other else {}
         done = sync(texts, **small)
     message = "has a different corpus" if other else "continuing the unfinished sync"

@@ -135,16 +135,3 @@ def test_added_and_synchronized_documents_keep_the_precision_of_the_datastore(
         result = run.good(*command)
         assert "the model runs in float32, as in the datastore" in result.err
         assert "differ by" not in result.err
-
-
-def test_a_suffix_weight_that_is_given_is_stored(run, model_folder, folder, tmp_path):
-    """The weight that a build would choose for this text is another."""
-    options = ("--window", 64, "--stride", 32, "--lmbda", 0.5)
-    chosen = run.good("build", model_folder, folder, "--out", tmp_path / "a", *options, "--json")
-    given = run.good(
-        "build", model_folder, folder, "--out", tmp_path / "b", *options, "--suffix-weight", 3
-    )
-    assert chosen.json["suffix_weight"] != 3.0
-    (line,) = [one for one in given.out.splitlines() if one.startswith("settings (")]
-    assert line.endswith("suffix weight 3")
-    assert run("info", tmp_path / "b", "--json").json["settings"]["suffix_weight"] == 3.0

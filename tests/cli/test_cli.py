@@ -69,43 +69,12 @@ def test_the_seed_decides_a_sample(run, built, model_folder):
     assert one != other
 
 
-def test_an_unreadable_document_is_skipped_and_counted(run, model_folder, tmp_path):
-    folder = tmp_path / "mixed"
-    folder.mkdir()
-    (folder / "good.txt").write_text(TEXTS[0])
-    (folder / "junk.bin").write_bytes(bytes(range(256)) * 4)
-    (folder / "empty.txt").write_text("")
-    store = tmp_path / "store"
-    result = run.good("build", model_folder, folder, "--out", store, "--json")
-    assert result.json["documents"] == 1
-    assert result.json["skipped"] == 2
-    assert run("info", store, "--json").json["skipped"] == 2
-    assert "junk.bin" in result.err
-
-
 def one_line(result, *parts):
     assert result.code == 1, (result.code, result.out, result.err)
     lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
     assert "Traceback" not in result.err
     for part in parts:
         assert part in lines[-1], lines
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        (["--index", "IVF,nonsense"], "IVF,nonsense"),
-        (["--window", "99999"], "window 99999"),
-        (["--key", "transformer.h.99.mlp:input"], "named_modules"),
-        (["--device", "cuda"], "--device cpu"),
-    ],
-)
-def test_mistakes_in_a_build(run, model_folder, corpus, tmp_path, options, part):
-    import torch
-
-    if "cuda" in options and torch.cuda.is_available():
-        pytest.skip("there is a GPU, so --device cuda is right")
-    one_line(run("build", model_folder, corpus, "--out", tmp_path / "s", *options), part)
 
 
 def test_what_is_no_store_or_no_model(run, built, model_folder, tmp_path):

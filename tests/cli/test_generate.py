@@ -1,6 +1,5 @@
 """What `generate` and `explain` print and write."""
 
-import pytest
 from byte_tokens import make_byte_fallback
 from conftest import TEXTS, make_gpt2
 
@@ -27,13 +26,10 @@ def test_a_text_that_follows_a_cut_character_is_whole(run, tmp_path):
         assert done.json["text"].rstrip("\ufffd") == written.rstrip("\ufffd")
 
 
-def test_generate_streams_and_keeps_its_trace(run, model_folder, store, tmp_path):
+def test_generate_streams(run, model_folder, store):
     arguments = ["generate", model_folder, store.folder, "--prompt", PROMPT]
-    done = run(*arguments, "--html", tmp_path / "t.html")
+    done = run(*arguments)
     assert done.out == f"{PROMPT}{run(*arguments, '--json').json['text']}\n"
-    page = (tmp_path / "t.html").read_text()
-    assert page.startswith("<!doctype html>")
-    assert "<script" not in page
 
 
 def test_drafts_can_be_switched_off(run, model_folder, store, monkeypatch):
@@ -44,16 +40,6 @@ def test_drafts_can_be_switched_off(run, model_folder, store, monkeypatch):
     assert not asked
     run.good(*arguments)
     assert asked
-
-
-@pytest.mark.parametrize("command", ["generate", "explain"])
-def test_a_page_that_cannot_be_written_is_told_before_the_work(
-    run, model_folder, store, tmp_path, command
-):
-    words = [PROMPT] if command == "explain" else ["--prompt", PROMPT]
-    bad = run(command, model_folder, store.folder, *words, "--html", tmp_path / "no" / "t")
-    assert (bad.code, bad.out) == (1, "")
-    assert "cannot be written (No such file or directory)" in bad.err
 
 
 def test_explain_reads_a_file(run, model_folder, store, tmp_path):

@@ -1,8 +1,6 @@
 """The commands on a GGUF file: every one takes it where it takes a folder of transformers."""
 
-import io
 import json
-import sys
 
 import missing
 import pytest
@@ -58,14 +56,6 @@ def test_documents_come_and_go(run, gguf_model, store, tmp_path):
     (folder / "a.txt").write_text(TEXTS[2])
     synced = run.good("sync", gguf_model, store, folder, "--force", "--json").json
     assert synced["added"] == 1
-
-
-def test_a_conversation(run, gguf_model, store, monkeypatch):
-    lines = io.StringIO("Which queen founded the town of Oldenport?\n/why\n/quit\n")
-    lines.isatty = lambda: False
-    monkeypatch.setattr(sys, "stdin", lines)
-    done = run.good("chat", gguf_model, store, "--max-new-tokens", "12")
-    assert TEXTS[2] in done.out
 
 
 def test_bad_files_are_one_line(run, gguf_model, store, tmp_path):

@@ -38,13 +38,13 @@ def run_in(run, monkeypatch):
 
 def test_no_work_is_lost_on_an_output_that_is_not_utf8(run_in, model_folder, copied, text):
     encoding = "ascii"
-    done, out = run_in(encoding, "eval", model_folder, copied, text)
+    done, out = run_in(encoding, "explain", model_folder, copied, text)
     assert (done.code, "\\u2192" in out) == (0, True), done.err
     prompt = ("--prompt", "The λ crane", "--max-new-tokens", 4, "--lmbda", 0.9)
     done, out = run_in(encoding, "generate", model_folder, copied, *prompt, "--explain")
     assert (done.code, "The \\u03bb crane" in out) == (0, True), done.err
     for command in (
-        ("eval", model_folder, copied, text),
+        ("explain", model_folder, copied, text),
         ("generate", model_folder, copied, *prompt),
     ):
         done, out = run_in(encoding, *command, "--json")
@@ -107,7 +107,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
 ):
     monkeypatch.setattr("knn_logits.cli.loading.RunOptions.load", never)
     for command in (
-        ("explain", model_folder, copied, "Some text", "--html", "/proc/nowhere"),
         ("eval", model_folder, copied, text, "--per-token", no_folder),
         ("eval", model_folder, copied, text, "--per-token", copied),
     ):

@@ -5,13 +5,9 @@ import sys
 
 import pytest
 from conftest import TEXTS
-from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
-from knn_logits.cli import bars as bars_module
 from knn_logits.cli import terminal
-from knn_logits.cli.bars import Bars
 from knn_logits.cli.terminal import Printed
 
 LONG = "The harbour of Oldenport, λλλλ 起重機, was dug in 1204 for Queen Maira the Second. " * 3
@@ -43,23 +39,6 @@ def screen(monkeypatch):
     return begin
 
 
-def whole_words(written, text):
-    lines = written.rstrip("\n").split("\n")
-    assert len(lines) > 1
-    assert all(cell_len(line.rstrip()) <= 40 for line in lines)
-    assert written.split() == text.split()
-
-
-def test_answers_and_warnings_break_between_words(screen, monkeypatch):
-    stream = screen()
-    terminal.say(LONG)
-    said = stream.getvalue()
-    whole_words(said, LONG)
-    monkeypatch.setattr(terminal, "stderr", type(terminal.stderr)(stderr=True, highlight=False))
-    terminal.tell(LONG)
-    whole_words(stream.getvalue().removeprefix(said), f"knn-logits: {LONG}")
-
-
 def test_a_pipe_gets_whole_lines(capsys):
     terminal.say(LONG)
     terminal.tell(LONG)
@@ -80,30 +59,6 @@ def test_streamed_words_are_printed_as_they_come(screen, tokenizer):
     printed.end()
     whole = tokenizer.decode(ids, skip_special_tokens=True)
     assert stream.getvalue() == f"The first words {whole}\n"
-
-
-def test_phases_of_unknown_length_end_with_what_they_did(monkeypatch):
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, color_system=None, width=80)
-    monkeypatch.setattr(bars_module, "stderr", console)
-    with Bars("again") as shown:
-        for step in (
-            ("tokens", 0, None),
-            ("bytes read", 10, 84_297),
-            ("tokens", 25_312, None),
-            ("bytes read", 84_297, 84_297),
-            ("measuring the speed", 0, None),
-        ):
-            shown(*step)
-    last = Text.from_ansi(stream.getvalue()).plain.replace("\r", "\n").splitlines()[-3:]
-    for line, name, steps in zip(
-        last,
-        ("tokens", "bytes read", "measuring the speed"),
-        ("25312/25312", "84297/84297", "0/0"),
-        strict=True,
-    ):
-        assert line.startswith(name)
-        assert steps in line
 
 
 def test_a_command_says_at_once_what_it_does(monkeypatch):

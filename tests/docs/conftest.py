@@ -40,7 +40,7 @@ def world(build, model_folder, marian_folder, tmp_path_factory):
         (documents / f"{row['id']}.txt").write_text(row["text"] + "\n")
     (folder / "more").mkdir()
     (folder / "more" / "e1.txt").write_text("The second crane needs oil of grade five.\n")
-    held_out = [{"id": row["id"], "text": row["text"]} for row in rows_of("manual", 20, 30)]
+    held_out = [{"id": row["id"], "text": row["text"]} for row in rows_of("chronicle", 10, 20)]
     (folder / "held-out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
     (folder / "other.txt").write_text(" ".join(row["text"] for row in rows_of("manual", 36, 37)))
     for name in ("train", "test", "dev"):

@@ -2,7 +2,6 @@
 
 from pathlib import PurePosixPath
 
-import pytest
 import yaml
 
 import knn_logits.errors
@@ -45,34 +44,6 @@ def test_the_command_lines_page_has_every_command_and_option(hook):
             if one.param_type_name == "option":
                 for option in (*one.opts, *one.secondary_opts):
                     assert f"`{option}" in section, (name, option)
-
-
-def test_links_out_of_the_documentation_lead_into_the_site(hook):
-    repository = hook("docs/hooks/repository.py")
-    text = "[a](../../CHANGELOG.md#x) [b](settings.md) [c](../../benchmarks/results/index.json) [d](https://e.org)"
-    assert repository.rewritten(text, "guides/the-index.md") == (
-        "[a](../repository/CHANGELOG.md#x) [b](settings.md) "
-        "[c](../repository/benchmarks/results/index.json) [d](https://e.org)"
-    )
-    assert repository.rewritten("[e](../../examples)", "guides/x.md") == "e"
-    back = repository.rewritten("[f](docs/quickstart.md)", "repository/CONTRIBUTING.md")
-    assert back == "[f](../quickstart.md)"
-    linked = repository.linked()
-    assert {"CHANGELOG.md", "datastores/sqlite/README.md"} <= set(linked)
-    assert all((ROOT / path).is_file() for path in linked)
-
-
-def test_a_page_that_loads_something_from_elsewhere_is_refused(hook):
-    repository = hook("docs/hooks/repository.py")
-
-    class Page:
-        class file:
-            src_uri = "a.md"
-
-    assert repository.on_post_page('<a href="https://e.org">', Page) == '<a href="https://e.org">'
-    for text in ('<script src="https://cdn/x.js">', '<link rel="stylesheet" href="//fonts/x.css">'):
-        with pytest.raises(ValueError, match=r"a\.md"):
-            repository.on_post_page(text, Page)
 
 
 def test_the_figures_are_those_that_the_script_draws(hook):

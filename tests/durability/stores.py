@@ -22,8 +22,7 @@ from legacy_files import faiss_index, knn_transformers, stored_keys
 from tuned import write_settings
 
 from knn_logits import Datastore, Document, IndexConfig, WindowConfig, build_datastore, build_index
-from knn_logits.building.clustering import cluster
-from knn_logits.building.indexing import build_suffixes
+from knn_logits.building.indexing import build_suffixes, cluster
 from knn_logits.building.removing import compact, remove_documents
 from knn_logits.building.updating import add_documents, sync_documents
 from knn_logits.lab.importing import import_datastore

@@ -22,8 +22,7 @@ import torch
 from folders import refit, write_content
 
 from knn_logits import Datastore, KNNConfig, build_index, explain, read_corpus
-from knn_logits.building.clustering import cluster
-from knn_logits.building.indexing import build_suffixes
+from knn_logits.building.indexing import build_suffixes, cluster
 from knn_logits.building.removing import remove_documents
 from knn_logits.building.updating import add_documents
 from knn_logits.corpus import reading, sandbox

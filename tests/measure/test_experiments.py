@@ -27,14 +27,12 @@ def gated(build, tmp_path_factory):
 
 def test_a_table_of_the_tokens(evaluate, store, gated, tmp_path):
     for opened, settings in ((store, PAPER), (gated, {})):
-        found = evaluate(
-            opened, {"a": LINES[:1], "b": LINES[1:]}, per_token=tmp_path / "t", **settings
-        )
+        found = evaluate(opened, LINES, per_token=tmp_path / "t", **settings)
         rows = pq.read_table(tmp_path / "t").to_pylist()
-        assert len(rows) == found.total.tokens
+        assert len(rows) == found.tokens
         for name, column in (("lm", "log_p_lm"), ("interpolated", "log_p")):
             mean = sum(row[column] for row in rows) / len(rows)
-            assert math.exp(-mean) == pytest.approx(getattr(found.total.perplexity, name), rel=1e-4)
+            assert math.exp(-mean) == pytest.approx(getattr(found.perplexity, name), rel=1e-4)
         for row in rows:
             p = row["lmbda"] * row["p_knn"] + (1 - row["lmbda"]) * math.exp(row["log_p_lm"])
             assert math.exp(row["log_p"]) == pytest.approx(p, rel=1e-3)
@@ -49,14 +47,14 @@ def test_a_table_of_the_tokens(evaluate, store, gated, tmp_path):
 def test_two_runs_are_compared_by_token(evaluate, store, tmp_path):
     evaluate(store, LINES, per_token=tmp_path / "one", lmbda=0.0, **PAPER)
     other = evaluate(store, LINES, against=tmp_path / "one", lmbda=0.2, **PAPER)
-    total = other.total.perplexity
+    total = other.perplexity
     assert other.against["ratio"] == pytest.approx(total.interpolated / total.lm, rel=1e-4)
     low, high = other.against["interval"]
     assert low <= other.against["ratio"] <= high
     assert other.against["units"] == "documents"
     same = evaluate(store, LINES, against=tmp_path / "one", lmbda=0.0, **PAPER)
     assert same.against["interval"] == (1.0, 1.0) or same.against["interval"] == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="same texts"):
+    with pytest.raises(ConfigError, match="same text"):
         evaluate(store, LINES[1:], against=tmp_path / "one", **PAPER)
     (tmp_path / "bad").write_text("no table")
     with pytest.raises(ConfigError, match="--per-token"):
@@ -68,13 +66,13 @@ def test_passes_are_computed_once(evaluate, tune, store, tmp_path, monkeypatch):
         return evaluate(store, LINES, cache=tmp_path / "passes", **PAPER, **settings)
 
     plain = evaluate(store, LINES, **PAPER)
-    assert run().total == plain.total
+    assert run().perplexity == plain.perplexity
     monkeypatch.setattr("knn_logits.measure.text_pass.key_states_and_logits", None)
-    assert run().total == plain.total
-    assert run(lmbda=0.9).total.perplexity.interpolated != plain.total.perplexity.interpolated
-    assert run(retomaton=True).total.perplexity.lm == plain.total.perplexity.lm
+    assert run().perplexity == plain.perplexity
+    assert run(lmbda=0.9).perplexity.interpolated != plain.perplexity.interpolated
+    assert run(retomaton=True).perplexity.lm == plain.perplexity.lm
     tuned = tune(store, LINES, cache=tmp_path / "passes", allow_overlap=True)
-    assert tuned.held_out.tokens + tuned.chosen_on.tokens == plain.total.tokens
+    assert tuned.held_out.tokens + tuned.chosen_on.tokens == plain.tokens
     with pytest.raises(TypeError):  # other windows are other passes
         evaluate(store, LINES[:1] * 2, cache=tmp_path / "passes", **PAPER)
 
@@ -83,19 +81,19 @@ def test_a_model_with_other_weights_has_other_passes(model, tokenizer, tmp_path)
     from knn_logits import evaluate
 
     def perplexity(model):
-        return evaluate(model, tokenizer, None, LINES, cache=tmp_path).total.perplexity.lm
+        return evaluate(model, tokenizer, None, LINES, cache=tmp_path).perplexity.lm
 
     other = make_gpt2(seed=1)
     assert perplexity(model) != perplexity(other)
     assert len(list(tmp_path.iterdir())) == 2
     (file, _) = tmp_path.iterdir()
     file.write_bytes(b"damaged")
-    assert perplexity(other) == evaluate(other, tokenizer, None, LINES).total.perplexity.lm
+    assert perplexity(other) == evaluate(other, tokenizer, None, LINES).perplexity.lm
 
 
 def test_a_gate_reads_distributions_so_its_passes_are_not_kept(gated, evaluate, tmp_path, caplog):
     found = evaluate(gated, LINES, cache=tmp_path / "passes", allow_overlap=True)
-    assert found.total == evaluate(gated, LINES, allow_overlap=True).total
+    assert found.perplexity == evaluate(gated, LINES, allow_overlap=True).perplexity
     assert "the cache is not used" in caplog.text
     assert not (tmp_path / "passes").exists()
 

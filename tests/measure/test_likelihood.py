@@ -90,14 +90,6 @@ def test_each_setting_is_what_it_is_on_its_own(shape, metric, halving, counted):
     assert found.tokens == neighbors.rows
 
 
-def test_no_neighbors_at_all_leave_the_models_likelihood():
-    grid = Grid((1, 8), (1.0, 2.0), (0.0, 0.5, 1.0))
-    found = GridLikelihood(grid)
-    log_p_lm = torch.tensor([-1.0, -2.0])
-    found.add(Neighbors.nothing(2), torch.tensor([1, 2]), log_p_lm)
-    assert torch.allclose(found.sums, torch.full((2, 2, 3), -3.0, dtype=torch.float64))
-
-
 def test_the_best_is_the_largest_likelihood_and_a_smaller_k_where_it_is_as_good():
     grid = Grid((4, 8, 16), (1.0, 2.0), (0.1, 0.5))
     found = GridLikelihood(grid)

@@ -67,7 +67,7 @@ def naive(model, tokenizer, store, text, settings, window, stride):
 def scored(model, tokenizer, store, texts, **settings):
     """The same from `token_likelihoods`, in the text's order."""
     bench = open_bench(model, tokenizer, store, **settings)
-    text = Text("t", texts, tokenizer, bench.window, bench.stride, concatenate=bench.concatenate)
+    text = Text(texts, tokenizer, bench.window, bench.stride, concatenate=bench.concatenate)
     found = {}
     for batch in token_likelihoods(bench, text.pieces()):
         for row, place in enumerate(batch.places.tolist()):
@@ -115,12 +115,10 @@ def test_against_a_plain_rederivation(model, tokenizer, evaluate, stores, metric
 
     result = evaluate(store, OTHER, window=WindowConfig(window, stride), batch_tokens=64)
     lm, _, mixed = expected.T
-    assert result.total.tokens == len(expected)
-    assert result.total.perplexity.lm == pytest.approx(np.exp(-lm.mean()), rel=1e-5)
-    assert result.total.perplexity.interpolated == pytest.approx(np.exp(-mixed.mean()), rel=1e-5)
-    assert result.total.perplexity.knn is None
-    size = len("".join(OTHER).encode())
-    assert result.total.bits_per_byte.lm == pytest.approx(-lm.sum() / math.log(2) / size, rel=0.02)
+    assert result.tokens == len(expected)
+    assert result.perplexity.lm == pytest.approx(np.exp(-lm.mean()), rel=1e-5)
+    assert result.perplexity.interpolated == pytest.approx(np.exp(-mixed.mean()), rel=1e-5)
+    assert result.perplexity.knn is None
 
 
 def test_the_mixture_is_what_generate_continued_with(model, tokenizer, store):
@@ -147,18 +145,12 @@ def test_the_mixture_is_what_generate_continued_with(model, tokenizer, store):
     np.testing.assert_allclose(batch.mixed[length - 1 :].numpy(), used, atol=1e-4)
 
 
-def test_nothing_changes_with_batches_and_several_texts(evaluate, store):
-    whole = evaluate(store, OTHER)
-    small = evaluate(store, {"a": OTHER[:1], "b": OTHER[1:]}, batch_tokens=1)
-    assert small.total.perplexity.interpolated == pytest.approx(
-        whole.total.perplexity.interpolated, rel=1e-6
-    )
-    assert [text.name for text in small.texts] == ["a", "b"]
-    assert sum(text.tokens for text in small.texts) == whole.total.tokens == small.total.tokens
-    assert small.total.documents == 3
-    assert small.total.bytes == whole.total.bytes
-    assert small.total.interval["ratio"] == pytest.approx(whole.total.interval["ratio"])
-    assert small.searches == whole.searches == whole.total.tokens
+def test_nothing_changes_with_batches(evaluate, store):
+    whole, small = (evaluate(store, OTHER, batch_tokens=tokens) for tokens in (None, 1))
+    assert small.perplexity.interpolated == pytest.approx(whole.perplexity.interpolated, rel=1e-6)
+    assert (small.documents, small.tokens) == (3, whole.tokens)
+    assert small.interval == pytest.approx(whole.interval)
+    assert small.searches == whole.searches == whole.tokens
     assert whole.searches_saved == 0
 
 
@@ -167,9 +159,9 @@ def test_concatenated_documents_are_one_stream(model, tokenizer, store):
     ids = [one for text in OTHER for one in tokenizer(text)["input_ids"]]
     assert len(joined) == len(ids) - 1
     whole = knn_logits.evaluate(model, tokenizer, store, OTHER, concatenate=True)
-    assert whole.total.tokens == len(joined)
-    assert whole.total.documents == 3
-    assert whole.total.perplexity.lm == pytest.approx(np.exp(-joined[:, 0].mean()), rel=1e-5)
+    assert whole.tokens == len(joined)
+    assert whole.documents == 3
+    assert whole.perplexity.lm == pytest.approx(np.exp(-joined[:, 0].mean()), rel=1e-5)
     assert whole.settings["concatenate"] is True
 
 
@@ -177,23 +169,22 @@ def test_without_a_datastore_the_model_alone_is_measured(evaluate, store):
     window = WindowConfig(64, 32)
     alone = evaluate(None, OTHER, window=window)
     both = evaluate(store, OTHER, window=window)
-    assert alone.total.perplexity.lm == pytest.approx(both.total.perplexity.lm, rel=1e-6)
-    assert alone.total.perplexity.interpolated is None
-    assert alone.searches == 0
-    assert set(alone.total.interval) == {"lm"}
+    assert alone.perplexity.lm == pytest.approx(both.perplexity.lm, rel=1e-6)
+    assert alone.perplexity.interpolated is None
+    assert (alone.searches, alone.interval) == (0, None)
 
 
 def test_lmbda_0_and_1(evaluate, store):
-    none = evaluate(store, OTHER, lmbda=0.0).total.perplexity
+    none = evaluate(store, OTHER, lmbda=0.0).perplexity
     assert none.interpolated == pytest.approx(none.lm, rel=1e-6)
-    everything = evaluate(store, OTHER, lmbda=1.0).total
+    everything = evaluate(store, OTHER, lmbda=1.0)
     assert everything.perplexity.interpolated is None  # a token without a vote is impossible
-    assert everything.interval["interpolated"] is None
+    assert everything.interval is None
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["a"], {"x": ["a"], "y": OTHER}, {}])
+@pytest.mark.parametrize("texts", [[], [""], ["a"]])
 def test_a_text_without_two_tokens_is_refused(evaluate, store, texts):
-    with pytest.raises(CorpusError, match=r"use a longer text|pass at least one"):
+    with pytest.raises(CorpusError, match="use a longer text"):
         evaluate(store, texts)
 
 

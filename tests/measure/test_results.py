@@ -1,4 +1,4 @@
-"""Sums by document, the measures made of them, and the bootstrap."""
+"""Sums by document, the perplexities made of them, and the bootstrap."""
 
 import json
 import math
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits.cli.results_table import plain_table
-from knn_logits.measure.results import Evaluation, Resampling, Tally, join, perplexity
+from knn_logits.measure.results import Tally, compared, perplexity
 
 tokens = st.lists(
     st.tuples(
@@ -23,55 +22,36 @@ tokens = st.lists(
 )
 
 
-def tally_of(rows):
-    columns = [np.array(column, dtype=float) for column in zip(*rows, strict=True)]
-    tally = Tally()
-    for part in np.array_split(np.arange(len(rows)), 3):
-        if len(part):
-            tally.add(columns[0][part].astype(np.int64), *(one[part] for one in columns[1:]))
-    return tally
-
-
-def result_of(tally, **settings):
-    settings = {"with_knn": True, "samples": 200, "seed": 0, **settings}
-    return tally.result("t", 7, 50, Resampling(**settings))
-
-
 @given(tokens)
 def test_measures_are_those_of_the_tokens(rows):
-    result = result_of(tally_of(rows))
-    _, lm, knn, mixed = (np.array(one, dtype=float) for one in zip(*rows, strict=True))
-    assert result.tokens == len(rows)
-    assert result.perplexity.lm == pytest.approx(np.exp(-lm.mean()))
-    assert result.perplexity.interpolated == pytest.approx(np.exp(-mixed.mean()))
-    assert (result.perplexity.knn is None) == bool(np.isinf(knn).any())
-    assert result.bits_per_byte.lm == pytest.approx(-lm.sum() / 50 / math.log(2))
+    documents, lm, knn, mixed = (np.array(one, dtype=float) for one in zip(*rows, strict=True))
+    tally = Tally()
+    for part in np.array_split(np.arange(len(rows)), 3):
+        tally.add(documents[part].astype(np.int64), lm[part], knn[part], mixed[part])
+    found = tally.perplexities(with_knn=True)
+    assert tally.tokens == len(rows)
+    assert found.lm == pytest.approx(np.exp(-lm.mean()))
+    assert found.interpolated == pytest.approx(np.exp(-mixed.mean()))
+    assert (found.knn is None) == bool(np.isinf(knn).any())
+    assert tally.perplexities(with_knn=False).interpolated is None
 
 
-def test_intervals_hold_the_mean_and_shrink_with_more_documents():
+def test_the_interval_holds_the_ratio_and_shrinks_with_more_documents():
     random = np.random.default_rng(0)
 
-    def interval(documents):
+    def interval(documents, level):
         of = np.repeat(np.arange(documents), 20)
-        level = random.normal(-3, 0.5, documents)[of]
+        gains = random.normal(level, 0.3, documents)[of]
         tally = Tally()
-        tally.add(of, level, level, level + 0.5)
-        return result_of(tally), level
+        tally.add(of, np.full(len(of), -3.0), gains - 3, gains - 3)
+        return tally.interval(), math.exp(-gains.mean())
 
-    few, level = interval(10)
-    low, high = few.interval["lm"]
-    assert low < np.exp(-level.mean()) < high
-    # The mixture is better by the same factor in each document, so its ratio has no spread.
-    assert few.interval["ratio"] == pytest.approx((math.exp(-0.5),) * 2)
-    many, _ = interval(1000)
-    assert many.interval["lm"][1] - many.interval["lm"][0] < (high - low) / 3
-
-
-def test_one_document_has_no_interval():
-    tally = Tally()
-    tally.add(np.array([3, 3]), *np.full((3, 2), -1.0))
-    assert result_of(tally).interval is None
-    assert result_of(tally_of([(0, -1, -1, -1), (1, -2, -2, -2)]), samples=0).interval is None
+    (low, high), ratio = interval(10, 0.5)
+    assert low < ratio < high
+    many, _ = interval(1000, 0.5)
+    assert many[1] - many[0] < (high - low) / 3
+    assert interval(1, 0.5)[0] is None
+    assert interval(2, -math.inf)[0] is None
 
 
 def test_perplexity_is_none_where_it_is_no_number():
@@ -82,37 +62,24 @@ def test_perplexity_is_none_where_it_is_no_number():
     assert perplexity(1.0, 0) is None
 
 
-def test_the_result_is_valid_json_also_where_it_is_infinite():
-    tally = Tally()
-    tally.add(np.array([0, 1]), *np.full((3, 2), -math.inf))
-    text = result_of(tally)
-    evaluation = Evaluation([text], text, {"k": 3}, 2, 0, 0.5)
-    content = json.loads(json.dumps(evaluation.to_dict(), allow_nan=False))
-    assert content["perplexity"] == {"lm": None, "knn": None, "interpolated": None}
-    assert content["tokens_per_second"] == 4.0
-    assert content["texts"][0]["name"] == "t"
-    assert "∞" in plain_table(evaluation)
+def test_tokens_are_drawn_by_document_or_by_block():
+    documents = np.repeat(np.arange(12), 100)
+    gains = np.random.default_rng(3).normal(0.1, 1.0, 1200)
+    by_document = compared(gains, documents)
+    assert (by_document["units"], by_document["count"]) == ("documents", 12)
+    assert by_document["ratio"] == pytest.approx(math.exp(-gains.mean()))
+    by_block = compared(gains, documents // 6)
+    assert (by_block["units"], by_block["count"]) == ("blocks of tokens", 2 * -(-600 // 64))
+    assert by_block["ratio"] == pytest.approx(by_document["ratio"])
+    # Blocks are parts of a document, also where the tokens of documents come in turns.
+    turns = np.tile([0, 1], 600)
+    apart = compared(np.where(turns == 0, 1.0, -1.0), turns)
+    assert apart["interval"][0] < 0.9 < 1.1 < apart["interval"][1]
 
 
-def make_result(names=("a.txt",), documents=3):
-    tallies, texts = [], []
-    random = np.random.default_rng(0)
-    how = Resampling(with_knn=True, samples=50, seed=0)
-    for name in names:
-        tally = Tally()
-        lm = random.uniform(-8, -2, 60)
-        knn = np.where(random.random(60) < 0.2, -np.inf, lm + 1)
-        tally.add(np.arange(60) % documents, lm, knn, lm + 0.5)
-        texts.append(tally.result(name, documents, 200, how))
-        tallies.append(tally)
-    total = join(tallies).result("total", documents * len(names), 200, how)
-    settings = {"model": "org/model_name", "k": 8, "lmbda": 0.25}
-    return Evaluation(texts, total, settings, 60, 0, 1.0)
-
-
-def test_a_table_for_people():
-    text = plain_table(make_result(("a.txt", "b|c.txt")))
-    assert text.splitlines()[0].split()[:3] == ["text", "tokens", "model"]
-    assert "total" in text
-    assert "95% interval" in text
-    assert "lmbda 0.25" in text
+def test_a_gain_of_every_document_is_certain_and_one_unit_is_not_judged():
+    every = compared(np.full(2000, 0.1), np.repeat(np.arange(20), 100))
+    assert every["interval"] == pytest.approx((math.exp(-0.1),) * 2)
+    one = compared(np.full(60, 0.1), np.zeros(60, np.int64))
+    assert one["interval"] is None
+    json.dumps(one, allow_nan=False)

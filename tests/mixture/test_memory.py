@@ -43,8 +43,8 @@ def test_everything_that_answers_shares_one_opening(model, tokenizer, store, ope
     for _ in range(3):
         written(model, tokenizer, memory)
         explain(model, tokenizer, memory, TEXTS[1])
-    knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2], samples=0)
-    knn_logits.tune(model, tokenizer, memory, TEXTS, samples=0)
+    knn_logits.evaluate(model, tokenizer, memory, TEXTS[:2])
+    knn_logits.tune(model, tokenizer, memory, TEXTS)
     assert opened == [store]
 
 

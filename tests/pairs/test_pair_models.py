@@ -58,7 +58,7 @@ def test_a_model_of_another_type(kind, pair_tokenizer, tmp_path):
         by_model, by_neighbors = parts(model, store, source, ids)
         mixed = LMBDA * by_neighbors + (1 - LMBDA) * by_model
         losses += [-math.log(mixed[place, token]) for place, token in enumerate(ids[1:])]
-    found = knn_logits.evaluate(model, pair_tokenizer, store, texts, samples=0).total
+    found = knn_logits.evaluate(model, pair_tokenizer, store, texts)
     assert found.perplexity.interpolated == pytest.approx(math.exp(np.mean(losses)), rel=1e-3)
     # Beams of a batch.
     batch = pair_tokenizer(SOURCES[:3], return_tensors="pt", padding=True)

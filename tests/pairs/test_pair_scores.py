@@ -12,7 +12,6 @@ from pair_mixtures import LMBDA, SOURCES, parts
 
 import knn_logits
 from knn_logits import Document
-from knn_logits.cli.results_table import plain_translations
 from knn_logits.errors import MissingDependencyError
 
 # What the datastore does not hold: sources that it has, and others.
@@ -46,11 +45,10 @@ def test_perplexities_are_those_of_a_plain_reference(
         marian, pair_tokenizer, pair_store, HELD_OUT, **SETTINGS, batch_tokens=batch_tokens
     )
     lm, _, mixed = reference(marian, pair_tokenizer, pair_store, HELD_OUT).T
-    total = result.total
-    assert total.tokens == len(lm) == result.searches
-    assert total.documents == 3
-    assert total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
-    assert total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
+    assert result.tokens == len(lm) == result.searches
+    assert result.documents == 3
+    assert result.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
+    assert result.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
 
 
 def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
@@ -59,8 +57,8 @@ def test_the_prefix_is_read_in_evaluations(marian, pair_tokenizer, tmp_path):
     )
     result = knn_logits.evaluate(marian, pair_tokenizer, store, HELD_OUT)
     lm, _, mixed = reference(marian, pair_tokenizer, store, HELD_OUT, PREFIX).T
-    assert result.total.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
-    assert result.total.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
+    assert result.perplexity.lm == pytest.approx(math.exp(-lm.mean()), rel=1e-4)
+    assert result.perplexity.interpolated == pytest.approx(math.exp(-mixed.mean()), rel=1e-4)
 
 
 def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair_store):
@@ -68,10 +66,8 @@ def test_two_pairs_with_one_target_are_scored_alone(marian, pair_tokenizer, pair
     twins = [Document(PAIRS[0][1], str(n), source=source) for n, source in enumerate(SOURCES[:6])]
 
     def losses(documents):
-        total = knn_logits.evaluate(
-            marian, pair_tokenizer, pair_store, documents, samples=0, **SETTINGS
-        ).total
-        return total.tokens * math.log(total.perplexity.interpolated)
+        found = knn_logits.evaluate(marian, pair_tokenizer, pair_store, documents, **SETTINGS)
+        return found.tokens * math.log(found.perplexity.interpolated)
 
     assert losses(twins) == pytest.approx(sum(losses([one]) for one in twins), rel=1e-4)
 
@@ -101,23 +97,19 @@ def test_a_memory_of_the_pairs_writes_their_targets(marian, pair_tokenizer, pair
 
 
 def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_store):
-    texts = {"held": HELD_OUT, "own": pair_documents()}
     found = knn_logits.evaluate_translations(
-        marian, pair_tokenizer, pair_store, texts, num_beams=2, k=1, lmbda=0.999
+        marian, pair_tokenizer, pair_store, pair_documents(), num_beams=2, k=1, lmbda=0.999
     )
-    assert [(one.name, one.num_beams) for one in found] == [("held", 2), ("own", 2)]
-    for one in found:
-        targets = [[row["target"] for row in one.texts]]
-        assert [row["source"] for row in one.texts] == [row.source for row in texts[one.name]]
-        assert one.pairs == len(texts[one.name])
-        for system in ("lm", "knn"):
-            written = [row[system] for row in one.texts]
-            score = getattr(one, system)
-            assert score["bleu"] == sacrebleu.corpus_bleu(written, targets).score
-            assert score["chrf"] == sacrebleu.corpus_chrf(written, targets).score
-        assert one.signatures["bleu"].startswith("nrefs:1|")
-    assert found[1].knn["bleu"] == pytest.approx(100.0)
-    assert "with kNN" in plain_translations(found)
+    targets = [[row["target"] for row in found.texts]]
+    assert [row["source"] for row in found.texts] == [source for source, _ in PAIRS]
+    assert (found.pairs, found.num_beams) == (len(PAIRS), 2)
+    for system in ("lm", "knn"):
+        written = [row[system] for row in found.texts]
+        score = getattr(found, system)
+        assert score["bleu"] == sacrebleu.corpus_bleu(written, targets).score
+        assert score["chrf"] == sacrebleu.corpus_chrf(written, targets).score
+    assert found.signatures["bleu"].startswith("nrefs:1|")
+    assert found.knn["bleu"] == pytest.approx(100.0)
 
 
 def test_without_sacrebleu_one_line_says_what_to_install(
@@ -125,6 +117,4 @@ def test_without_sacrebleu_one_line_says_what_to_install(
 ):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(MissingDependencyError, match=r"pip install \"knn-logits\[mt\]\""):
-        knn_logits.evaluate_translations(
-            marian, pair_tokenizer, pair_store, {"t": HELD_OUT}, num_beams=1
-        )
+        knn_logits.evaluate_translations(marian, pair_tokenizer, pair_store, HELD_OUT, num_beams=1)

@@ -174,12 +174,12 @@ def test_new_documents_are_found_at_once(model, tokenizer, folder):
 
 def test_it_is_evaluated_and_tuned(tune, evaluate, bare):
     text = [TEXTS[1] + " " + TEXTS[5]] * 2
-    found = evaluate(bare, text, samples=0, allow_overlap=True)
-    perplexity = found.total.perplexity
+    found = evaluate(bare, text, allow_overlap=True)
+    perplexity = found.perplexity
     assert perplexity.interpolated < perplexity.lm
-    with_infini_gram = evaluate(bare, text, samples=0, allow_overlap=True, infini_gram=0.3)
-    assert with_infini_gram.total.perplexity.interpolated < perplexity.lm
-    assert tune(bare, text, samples=0, allow_overlap=True).k <= 1024
+    with_infini_gram = evaluate(bare, text, allow_overlap=True, infini_gram=0.3)
+    assert with_infini_gram.perplexity.interpolated < perplexity.lm
+    assert tune(bare, text, allow_overlap=True).k <= 1024
 
 
 @pytest.mark.parametrize(

@@ -122,16 +122,16 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
     settings = {"k": K, "lmbda": LMBDA, "temperature": TEMPERATURE, "suffix_weight": WEIGHT}
     ids = tokenizer(TEXTS[2], return_tensors="pt")["input_ids"][0]
     expected = math.exp(-np.mean(mixture(model, tokenizer, alike, ids, WEIGHT)))
-    settings |= {"samples": 0, "allow_overlap": True}
+    settings |= {"allow_overlap": True}
     found = knn_logits.evaluate(model, tokenizer, alike, [TEXTS[2]], **settings)
-    assert found.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
+    assert found.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
     assert found.settings["suffix_weight"] == WEIGHT
     halves = [
         build(part, tmp_path_factory.mktemp("half") / "s", index="exact")
         for part in (ALIKE[:7], ALIKE[7:])
     ]
     both = knn_logits.evaluate(model, tokenizer, halves, [TEXTS[2]], **settings)
-    assert both.total.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
+    assert both.perplexity.interpolated == pytest.approx(expected, rel=1e-5)
 
 
 def test_marks_before_texts_of_several_sources_stay():

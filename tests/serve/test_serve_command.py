@@ -37,33 +37,6 @@ def test_the_command_opens_the_model_with_its_datastores(run, started, model_fol
     assert "no chat template" in done.err
 
 
-@pytest.mark.parametrize("chats", [True, False])
-def test_documents_are_served_without_a_build(run, started, model_folder, tmp_path, chats):
-    from shutil import copytree
-
-    model = copytree(model_folder, tmp_path / "model")
-    if chats:
-        template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-        (model / "chat_template.jinja").write_text(template)
-    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
-    done = run.good("serve", model, tmp_path / "note.txt")
-    served = started[0][0]
-    assert list(served.names) == ["model+documents", "model"]
-    assert "read 1 document," in done.err
-    # Nothing has measured where they help: a chat quotes them, and text is the model's.
-    assert (served.memory.config.lmbda == 0) == chats
-    assert ("lets them vote where that helps" in done.err) == chats
-
-
-def test_documents_are_served_under_the_name_that_they_are_given(
-    run, started, model_folder, store, tmp_path
-):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
-    run.good("serve", model_folder, f"mill={tmp_path / 'notes'}", f"docs={store.folder}")
-    assert list(started[0][0].stores) == ["mill", "docs"]
-
-
 def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -105,21 +78,6 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
         _, err = process.ended()
     assert process.returncode in (0, 130, -number)
     assert "Traceback" not in err
-
-
-def test_documents_leave_nothing_behind_when_the_server_is_told_to_end(
-    model_folder, tmp_path, monkeypatch
-):
-    (tmp_path / "note.txt").write_text("The mill at Orrin Bay grinds rye.")
-    rooms = tmp_path / "rooms"
-    rooms.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(rooms))
-    with Fork(command("serve", model_folder, tmp_path / "note.txt", "--port", "0")) as process:
-        process.stdout.readline()
-        assert list(rooms.iterdir())
-        process.send_signal(signal.SIGTERM)
-        process.ended()
-    assert list(rooms.iterdir()) == []
 
 
 def test_small_parts_of_an_answer_are_sent_at_once():

@@ -14,8 +14,6 @@ from knn_logits.errors import ConfigError, ModelError
         {"threads": 0},
         {"batch_tokens": "8"},
         {"batch_tokens": 0},
-        {"samples": -1},
-        {"seed": -1},
         {"k": 2.5},
     ],
 )
