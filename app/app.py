@@ -23,9 +23,9 @@ if os.environ.get("SPACE_ID"):
         import spaces  # noqa: F401
 
 from knn_logits import Datastore
-from knn_logits_app import Library, launch
+from knn_logits_app.library import Library
+from knn_logits_app.server import launch
 
-ABOUT = "The documentation of SQLite, from sqlite.org."
 # Beginnings of sentences of the documentation. A test writes each of them on.
 PROMPTS = (
     "An SQLite database is limited in size to",
@@ -47,7 +47,6 @@ def sqlite_library() -> Library:
     model, tokenizer = smollm2.load(smollm2.make())
     store = Datastore(SQLITE / "sqlite-docs")
     library = Library.of(smollm2.NAME, model, tokenizer, [store], PROMPTS)
-    library.about = ABOUT
     library.questions = QUESTIONS
     return library
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from knn_logits.ask.answer import PassageEffect as PassageEffect
 from knn_logits.engine.forward import use_fastest_dtype as use_fastest_dtype
+from knn_logits.engine.pairs import context_length as context_length
 from knn_logits.engine.pieces import Pieces as Pieces
 from knn_logits.engine.tokens import chat_ids as chat_ids
 from knn_logits.evidence.records import DocumentShare as DocumentShare
 from knn_logits.evidence.records import NeighborTrace as NeighborTrace
 from knn_logits.evidence.records import SequenceTrace as SequenceTrace
-from knn_logits.evidence.records import TokenTrace as TokenTrace
 from knn_logits.evidence.sources import main_sources as main_sources
 from knn_logits.limits import Deadline as Deadline
 from knn_logits.limits import Limits as Limits

@@ -22,7 +22,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from knn_logits import text_ids
 from knn_logits.errors import LimitError
-from knn_logits.hosting import Limits
+from knn_logits.hosting import Limits, context_length
 from knn_logits_app.requests import RequestError
 
 # Numbers of rows between a power of two and the next.
@@ -37,15 +37,6 @@ def end_tokens(model: Any) -> set[int]:
     return set(ends if isinstance(ends, (list, tuple)) else [ends]) - {None}
 
 
-def context_of(model: Any) -> int | None:
-    """The most tokens that a model reads; None if its configuration is silent."""
-    config = model.config
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    names = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len")
-    limits = (getattr(text, name, None) for name in names)
-    return next((limit for limit in limits if isinstance(limit, int) and limit > 0), None)
-
-
 class Reader:
     """Turns texts into tokens, within limits."""
 
@@ -56,7 +47,7 @@ class Reader:
     def prompt(self, text: str, limits: Limits, new_tokens: int) -> Tensor:
         """Returns the tokens of a text that is continued, int64 [1, tokens]."""
         ids = self._ids(text)
-        context = context_of(self._model)
+        context = context_length(self._model)
         limits.check(prompt_tokens=ids.shape[1], new_tokens=new_tokens, context=context)
         return ids
 
@@ -99,7 +90,7 @@ class PositionSampler(LogitsProcessor):
 
 
 def samplers(
-    seed: int, temperature: float, top_p: float, top_k: int = 0, min_p: float = 0.0
+    seed: int, temperature: float, top_p: float = 1.0, top_k: int = 0, min_p: float = 0.0
 ) -> list[LogitsProcessor]:
     """Returns the processors that sample a token, in their order."""
     warpers: list[LogitsProcessor] = []

@@ -19,9 +19,9 @@ from starlette.responses import JSONResponse
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Form = Callable[[str, int], Any]  # makes the content of a refusal from its line and status
 
 HOSTS = "KNN_LOGITS_APP_HOSTS"
-TWO_LENGTHS = "send either Content-Length or Transfer-Encoding"
 # The most digits of a length that a client names.
 _DIGITS = 15
 # A name or an address, and a port. Nothing else may stand in a Host header, such as a user.
@@ -39,21 +39,21 @@ class Names:
         self._sites = [site.strip().lower() for site in sites if site.strip()]
         self._hosts = [*self._sites, "localhost", machine, f"{machine}.local", (host or "").lower()]
 
-    def foreign(self, scope: Message) -> tuple[str, str] | None:
-        """The first foreign "host" or "origin" of a request; an empty host is missing."""
+    def foreign(self, scope: Message) -> str | None:
+        """Whether the "host" or the "origin" of a request is foreign; a missing host is."""
         hosts = header(scope, b"host")
         if not hosts:
-            return "host", ""
+            return "host"
         hosts += header(scope, b"x-forwarded-host")
         for host in hosts:
             name = _name(host)
             if not name or not (_is_address(name) or _matches(name, self._hosts)):
-                return "host", host
+                return "host"
         same = {host.lower() for host in hosts}
         for origin in header(scope, b"origin"):
             place = origin.partition("://")[2].lower()
             if not (name := _name(place)) or not (place in same or _matches(name, self._sites)):
-                return "origin", origin
+                return "origin"
         return None
 
 
@@ -79,43 +79,31 @@ def header(scope: Message, name: bytes) -> list[str]:
     return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
 
 
-def has_two_lengths(scope: Message) -> bool:
-    """Whether a request says its length twice, of which a proxy may read the other (RFC 9112)."""
-    return bool(header(scope, b"transfer-encoding") and header(scope, b"content-length"))
-
-
 class Door:
-    """The outermost ASGI application. Behind it gradio's CORS headers would allow other sites."""
+    """The outermost ASGI application, before the headers for other sites that gradio would add."""
 
-    def __init__(self, app: Any, names: Names) -> None:
-        self._app, self._names = app, names
+    def __init__(self, app: Any, names: Names | None, advice: str, form: Form) -> None:
+        self._app, self._names, self._advice, self._form = app, names, advice, form
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        line, status = None, 403
-        if scope["type"] in ("http", "websocket"):
-            line = self._refusal(scope)
-            if line is None and has_two_lengths(scope):
-                line, status = TWO_LENGTHS, 400
-        if line is None:
+        refused = self._refused(scope) if scope["type"] == "http" else None
+        if refused is None:
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            answer = JSONResponse({"detail": line}, status, {"connection": "close"})
-            await answer(scope, receive, send)
+            return
+        line, status = refused
+        answer = JSONResponse(self._form(line, status), status, {"connection": "close"})
+        await answer(scope, receive, send)
 
-    def _refusal(self, scope: Message) -> str | None:
-        foreign = self._names.foreign(scope)
+    def _refused(self, scope: Message) -> tuple[str, int] | None:
+        # Of two lengths a proxy may read the other (RFC 9112).
+        if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
+            return "send either Content-Length or Transfer-Encoding", 400
+        foreign = self._names.foreign(scope) if self._names is not None else None
         if foreign is None:
             return None
-        if foreign[0] == "host":
-            return f"this server does not answer under that name: add the name to {HOSTS}"
-        return f"pages of another site may not call this server: add the site to {HOSTS}"
-
-
-def close_door(server: Any, names: Names) -> None:
-    """Puts the door in front of a uvicorn server that listens already, for new connections."""
-    server.config.loaded_app = Door(server.config.loaded_app, names)
+        if foreign == "host":
+            return f"this server does not answer under that name: {self._advice}", 403
+        return f"pages of another site may not call this server: {self._advice}", 403
 
 
 async def read_body(

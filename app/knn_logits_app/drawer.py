@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import gradio as gr
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from knn_logits import Datastore
 from knn_logits.hosting import Pieces
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Server
-from knn_logits_app.requests import Content, RequestError, content_of, friendly
+from knn_logits_app.requests import RequestError, content_of, friendly
 from knn_logits_app.views import json_text
 
 # The most tokens of a document that are shown, the most passages that are marked, and the most
@@ -33,7 +33,7 @@ def connect(server: Server, answers: Any, drawer: Any) -> None:
     answers.read(on_read, outputs=[drawer], **page_parts.LIGHT)
 
 
-class _Reading(Content):
+class _Reading(BaseModel):
     """A request for a document, with the places to mark."""
 
     store: str

@@ -13,7 +13,8 @@ from typing import Any
 
 from knn_logits import Datastore, KNNLogitsError, Memory
 from knn_logits.errors import ConfigError
-from knn_logits_app.decoding import Reader, context_of, pad_rows
+from knn_logits.hosting import context_length
+from knn_logits_app.decoding import Reader, pad_rows
 from knn_logits_app.requests import MOST_STORES
 
 logger = logging.getLogger("knn_logits.app")
@@ -21,8 +22,6 @@ logger = logging.getLogger("knn_logits.app")
 _RETRY_SECONDS = 10.0
 # Tokens of a document that are searched for a sentence, and the fewest blanks in the sentence.
 _SEARCHED, _BLANKS = 1500, 8
-# The documents that a chat without a turn names for each datastore.
-_MAX_TITLES = 3
 _SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
@@ -65,7 +64,6 @@ class Library:
         tokenizer: The tokenizer of the model.
         stores: The datastores by name. The model built each of them.
         examples: Prompts that the page offers.
-        about: One sentence for the top of the page.
         questions: Questions that the chat offers.
     """
 
@@ -74,7 +72,6 @@ class Library:
     tokenizer: Any
     stores: Mapping[str, Datastore]
     examples: tuple[str, ...] = ()
-    about: str = ""
     questions: tuple[str, ...] = ()
     _reopening: Reopening = field(default_factory=Reopening, repr=False)
 
@@ -152,11 +149,7 @@ class Library:
     @property
     def context(self) -> int | None:
         """The most tokens that the model reads; None if its configuration does not say."""
-        return context_of(self.model)
-
-    @property
-    def weights(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
+        return context_length(self.model)
 
     def sample_passage(self) -> str:
         """Returns a sentence of the first datastore."""
@@ -172,13 +165,6 @@ def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
             name, number = f"{store.name}{sign}{number}", number + 1
         stores_by_name[name] = store
     return stores_by_name
-
-
-def opening(store: Datastore) -> dict[str, Any]:
-    """The first titles of a datastore and their number, which a chat without a turn shows."""
-    number = len(store.documents)
-    records = (store.documents[place].shown for place in range(min(number, _MAX_TITLES)))
-    return {"documents": [record.title or record.id for record in records], "number": number}
 
 
 def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:

@@ -8,20 +8,25 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore
-from knn_logits.hosting import settings_line
-from knn_logits_app import page_parts, tab_chat, tab_evaluate, tab_explain, tab_generate
+from knn_logits_app import given_text, page_parts, tab_chat, tab_generate
 from knn_logits_app.drawer import connect
 from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.requests import SETTINGS
-from knn_logits_app.views import TITLE, asset, text
+from knn_logits_app.views import TITLE, text
 from knn_logits_app.your_text import MOST_FILES, SUFFIXES
 
 PROMISE = "See which sentence every word came from"
-_FORMULAS = (
-    '<details class="kl-side"><summary title="The formulas">?</summary>'
+# The text behind the "?" at the side, before the list of documents.
+_ABOUT = (
     "<p>p = λ p_kNN + (1 − λ) p_LM</p>"
     "<p>p_kNN(y) = Σ wᵢ over those of the k nearest places that y follows; wᵢ ∝ exp(−dᵢ / τ)</p>"
-    "</details>"
+    "<p>The memory brings facts and wording of the documents into an answer. It does not improve "
+    "prose (<a href='https://arxiv.org/abs/2305.14625' target='_blank' rel='noopener noreferrer'>"
+    "Wang et al. 2023</a>) or reasoning (<a href='https://arxiv.org/abs/2408.11815' "
+    "target='_blank' rel='noopener noreferrer'>Geng et al. 2024</a>). A source shows which passage "
+    "made a word likely. It does not make the word true.</p>"
+    "<p>What you type is used to answer you and is not kept. A text you upload is kept for your "
+    "page only and deleted when you close it.</p>"
 )
 
 
@@ -35,7 +40,7 @@ def build_page(server: Server) -> Any:
         gr.HTML(f'<h1 class="kl-title">{PROMISE}</h1>', apply_default_css=False)
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=320):
-                gr.HTML(_tab_row(tabs), js_on_load=asset("tabs.js"), apply_default_css=False)
+                gr.HTML(_tab_row(tabs), apply_default_css=False)
                 panels = [gr.Column(elem_id=f"tab-{name}", elem_classes="kl-tab") for name in tabs]
             with gr.Column(scale=1, min_width=280, elem_id="side"):
                 controls = _controls(server)
@@ -60,7 +65,7 @@ def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
 
 
 def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:
-    """Returns the HTML of the tabs. `tabs.js` says why they are not gradio's tabs."""
+    """Returns the HTML of the tabs. `page.js` says why they are not gradio's tabs."""
     first = next(iter(tabs))
     buttons = "".join(
         f'<button type="button" role="tab" id="open-{name}" aria-controls="tab-{name}" '
@@ -90,31 +95,40 @@ def _controls(server: Server) -> Controls:
     # They are checked later, against the datastores of this visitor.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     values = values_of(library.store)
-    entries = sum(map(len, library.stores.values()))
     settings = {"lmbda": setting_control(SETTINGS["lmbda"], values["lmbda"])}
     page_parts.fold("More settings", "more-settings")
     with gr.Column(elem_id="more-settings", elem_classes="kl-folded"):
         for name in [name for name in SETTINGS if name not in settings]:
-            useful = entries if name == "k" else None
-            settings[name] = setting_control(SETTINGS[name], values[name], useful)
+            settings[name] = setting_control(SETTINGS[name], values[name])
     reset = gr.Button("Back to the documents’ own settings", size="sm", elem_id="reset")
-    about = f"{text(library.about)} " if library.about else ""
     gr.HTML(
-        f'<p class="kl-side">{about}Model: <b>{text(library.name)}</b>, '
-        f"{library.weights / 1e6:,.0f} million weights. It was not trained on the documents.</p>"
-        f"{_FORMULAS}",
+        f'<p class="kl-side">Model: <b>{text(library.name)}</b>. It was not trained on the '
+        "documents.</p>"
+        f"<details class='kl-side'><summary title='About the memory'>?</summary>{_ABOUT}"
+        f"{''.join(map(_line, library.stores.items()))}</details>",
         apply_default_css=False,
     )
-    controls = Controls(stores, settings)
+    controls = Controls(stores, settings, tab_generate.first_answer(server))
     for event in (reset.click, stores.input):
         page_parts.own_settings(event, controls)
     return controls
 
 
+def _line(named: tuple[str, Datastore]) -> str:
+    """Describes a datastore in a paragraph of HTML."""
+    name, manifest = named[0], named[1].manifest
+    about = [f"{manifest.documents:,} documents, {manifest.entries:,} entries"]
+    about += [part for part in (manifest.source, manifest.license) if part]
+    return f"<p><b>{text(name)}</b>: {text(', '.join(about))}</p>"
+
+
 def _follow(page: Any, controls: Controls, server: Server) -> None:
     """Makes the browser update the answers when a control changes, without a request."""
-    everything = [*controls.lookup, controls.use]
-    follow = {"inputs": everything, "js": "(...all) => { knnLogits.controls(...all); }", **INSTANT}
+    follow = {
+        "inputs": controls.lookup,
+        "js": "(...all) => { knnLogits.controls(...all); }",
+        **INSTANT,
+    }
     known = json.dumps(
         {
             "stores": {
@@ -128,7 +142,7 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
         }
     )
     page.load(**{**follow, "js": f"(...all) => {{ knnLogits.know({known}, ...all); }}"})
-    for control in everything:
+    for control in controls.lookup:
         control.change(**follow)
     # A link can carry a prompt and settings. They are filled in, and the answer is written.
     form = [controls.prompt, *controls.lookup]
@@ -137,42 +151,10 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     ).then(js="() => { knnLogits.runLink(); }", **INSTANT)
 
 
-def _build_about(server: Server, _: Controls) -> None:
-    """Explains kNN-LM, says what it cannot do, and lists the loaded datastores."""
-    library = server.session.library
-    parts = [asset("about.html"), '<h3 class="kl-prose">What is loaded</h3>']
-    parts += [card(name, store) for name, store in library.stores.items()]
-    gr.HTML("".join(parts), apply_default_css=False)
-
-
-def card(name: str, store: Datastore) -> str:
-    """Returns a table of a datastore's manifest, as HTML."""
-    manifest = store.manifest
-    settings, recall = manifest.settings, manifest.index.recall
-    rows = {
-        "text": manifest.source,
-        "licence": manifest.license,
-        "size": f"{manifest.documents:,} documents, {manifest.entries:,} entries",
-        "built by": manifest.model.id,
-        "key": manifest.key.name,
-        "index": f"{manifest.index.factory}, {manifest.metric}"
-        + (f", recall@{recall.at} {recall.value:.3f}" if recall else ""),
-        "settings": settings_line(settings, symbols=True)
-        + (", calibrated" if settings.calibrated else ""),
-    }
-    shown = "".join(
-        f"<tr><th scope='row'>{text(key)}</th><td>{text(value)}</td></tr>"
-        for key, value in rows.items()
-        if value
-    )
-    return f'<div class="kl-card"><h4>{text(name)}</h4><table><tbody>{shown}</tbody></table></div>'
-
-
 # The tabs by their names in app.css: the label of each, and what lays it out.
 TABS: dict[str, tuple[str, Any]] = {
     "chat": ("Chat", tab_chat.build),
     "generate": ("Generate", tab_generate.build),
-    "explain": ("Explain", tab_explain.build),
-    "evaluate": ("Evaluate", tab_evaluate.build),
-    "about": ("About", _build_about),
+    "explain": ("Explain", given_text.build_explain),
+    "evaluate": ("Evaluate", given_text.build_evaluate),
 }

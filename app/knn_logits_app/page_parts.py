@@ -57,11 +57,15 @@ class Server:
 
 @dataclass
 class Controls:
-    """The controls that all tabs share; `use` and `prompt` are of the form that writes."""
+    """The controls that all tabs share; `prompt` is of the form that writes.
+
+    Attributes:
+        first: The answer to the first example, which the page shows before a visitor asks anything.
+    """
 
     stores: Any
     settings: dict[str, Any]
-    use: Any = None
+    first: str
     prompt: Any = None
 
     @property
@@ -75,19 +79,18 @@ def enter(box: Any, button: str) -> None:
     box.submit(js=f"() => {{ document.getElementById('{button}').click(); }}", **INSTANT)
 
 
-def stop_button(label: str, name: str) -> Any:
-    """Adds a button that stops something. The browser enables it while there is something."""
-    return gr.Button(label, size="md", min_width=70, interactive=False, elem_id=name)
+def stop_button(name: str) -> Any:
+    """Adds a button "Stop". The browser enables it while there is something to stop."""
+    return gr.Button("Stop", size="md", min_width=70, interactive=False, elem_id=name)
 
 
-def setting_control(declared: Setting, value: Any, useful: int | None = None) -> Any:
-    """Adds the control of a number, of which larger values than `useful` make no difference."""
+def setting_control(declared: Setting, value: Any) -> Any:
+    """Adds the control of a number."""
     label, info = _LABELS[declared.name]
     shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
     most = declared.limit if declared.limit is not None else declared.most
     if declared.least is None or most is None:
         return gr.Number(value, minimum=declared.above, **shared)
-    most = max(value, min(most, useful or most))
     step = 1 if declared.kind is int else 0.01
     slider = gr.Slider(declared.least, most, value, step=step, **shared)
     # A link may have a larger value. All are checked later.

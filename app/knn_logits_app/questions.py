@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from knn_logits import Answer, AskConfig, Asking, Memory, text_ids
 from knn_logits.hosting import Deadline, PassageEffect, Pieces
 from knn_logits_app.decoding import TokenStream
-from knn_logits_app.requests import MOST_CHARACTERS, Content, Lookup, text_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, text_of
 from knn_logits_app.session import FRAME_SECONDS, Session, Stores, emitted
 
 # The most messages of a conversation that are read.
@@ -31,15 +31,14 @@ class Question:
     text: str
     lookup: Lookup
     history: tuple[dict[str, str], ...] = ()
-    own_words: bool = False  # whether the model writes the answer, and quotes no sentence
 
 
-class _Turn(Content):
+class _Turn(BaseModel):
     role: Literal["user", "assistant"]
     content: Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS)]
 
 
-class Asked(Content):
+class Asked(BaseModel):
     """A question of the chat, with the number of its reply in `turn`."""
 
     turn: Annotated[int, Field(ge=0)]
@@ -47,12 +46,12 @@ class Asked(Content):
     history: Annotated[list[_Turn], Field(max_length=MOST_MESSAGES)]
 
 
-def question_of(asked: Asked, lookup: Lookup, own_words: bool) -> Question:
+def question_of(asked: Asked, lookup: Lookup) -> Question:
     """Checks a request. Of a long conversation the first messages are left out."""
     turns = [turn.model_dump() for turn in asked.history]
     while sum(len(turn["content"]) for turn in turns) > MOST_CHARACTERS:
         del turns[:2]
-    return Question(text_of(asked.question, "question"), lookup, tuple(turns), own_words)
+    return Question(text_of(asked.question, "question"), lookup, tuple(turns))
 
 
 def asking_of(session: Session, question: Question, private: Stores | None = None) -> Asking:
@@ -62,13 +61,12 @@ def asking_of(session: Session, question: Question, private: Stores | None = Non
     session.limits.check(
         prompt_tokens=len(text_ids(library.tokenizer, question.text)), new_tokens=new_tokens
     )
-    words: Literal["write", "auto"] = "write" if question.own_words else "auto"
-    config = AskConfig(words, max_new_tokens=new_tokens)
     stores = session.stores(lookup, private)
     memory = library.memory.over(stores)
     if set(lookup.stores) & set(private or {}):
         # An open memory keeps the passages that it has cut, and a visitor's text must not stay.
         memory = Memory(library.model, stores, threads=1, check=False)
+    config = AskConfig(max_new_tokens=new_tokens)
     return Asking(library.model, library.tokenizer, memory, config)
 
 
@@ -78,17 +76,19 @@ def ask_steps(
     """Yields frames of the reply as it grows: words that are written, and then the answer."""
     asking = asking_of(session, question, private)
     most = asking.config.max_new_tokens
-    shown = {**_EMPTY, "stores": list(question.lookup.stores), "ownWords": question.own_words}
+    shown = {**_EMPTY, "stores": list(question.lookup.stores)}
 
     def run(emit: Callable[[dict[str, Any]], None]) -> None:
         heard = _Heard(session, lambda text: emit({"text": text, "parts": [[text, None]]}))
         answer = asking.answer(
             question.text, question.history, TokenStream(heard.add), stopping_criteria=[deadline]
         )
-        full = most if heard.number >= most else None
-        cut = heard.number and not full and deadline.over
-        stopped = {"stopped": _reason(deadline)} if cut else {}
-        emit({**_packed(answer), **stopped, "full": full, "alone": answer.alone, "done": True})
+        cut = None
+        if heard.number >= most:
+            cut = f"an answer has {most} tokens at most"
+        elif heard.number and deadline.over:
+            cut = _reason(deadline)
+        emit({**_packed(answer), "stopped": cut, "done": True})
 
     yield shown
     frame: dict[str, Any] = shown

@@ -37,7 +37,6 @@ class Lookup:
     stores: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
     without: tuple[str, ...] = ()  # the ids or titles of documents that are ignored
-    max_neighbors: int = 3
 
 
 @dataclass(frozen=True)
@@ -45,21 +44,15 @@ class Writing:
     """A request to continue a text."""
 
     prompt: str
-    lookup: Lookup | None
+    lookup: Lookup
     compare: bool = False
     new_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 60
     sentence: bool = False
-    sample: bool = False
-    sampling_temperature: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    top_p: Annotated[float, Field(ge=0.01, le=1)] = 1.0
+    sampling_temperature: Annotated[float, Field(ge=0, le=100)] = 0.0  # 0: the likeliest tokens
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
-class Content(BaseModel):
-    """The content of an event that a script of the page triggers."""
-
-
-class Rewriting(Content):
+class Rewriting(BaseModel):
     """A request to write an answer again without documents, of which one is `named`."""
 
     values: list[Any]
@@ -67,7 +60,7 @@ class Rewriting(Content):
     named: Annotated[str, Field(max_length=_MOST_LINE)]
 
 
-_Content = TypeVar("_Content", bound=Content)
+_Content = TypeVar("_Content", bound=BaseModel)
 
 
 def content_of(kind: type[_Content], content: Any) -> _Content:
@@ -98,7 +91,7 @@ def lookup_of(stores: Any, settings: Mapping[str, Any]) -> Lookup:
     if not isinstance(stores, Sequence) or not all(isinstance(name, str) for name in stores):
         raise RequestError(_NONSENSE)
     if not stores:
-        raise RequestError("Choose at least one datastore, or switch kNN off.")
+        raise RequestError("Choose at least one datastore.")
     if len(stores) > MOST_STORES:
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
@@ -106,11 +99,11 @@ def lookup_of(stores: Any, settings: Mapping[str, Any]) -> Lookup:
     return Lookup(tuple(dict.fromkeys(stores)), check_settings(settings, "page"))
 
 
-def writing_of(prompt: Any, lookup: Lookup | None, compare: Any = False, **how: Any) -> Writing:
+def writing_of(prompt: Any, lookup: Lookup, compare: Any = False, **how: Any) -> Writing:
     """Checks every setting of a request to continue a text."""
     text = text_of(prompt, "prompt")
     try:
-        return Writing(text, lookup, compare is True and lookup is not None, **how)
+        return Writing(text, lookup, compare is True, **how)
     except ValidationError as error:
         first = error.errors()[0]
         raise RequestError(f"{first['loc'][-1]}: {first['msg']}.") from None

@@ -21,30 +21,25 @@ from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
 from knn_logits.hosting import Limits
-from knn_logits_app.door import Names, close_door
+from knn_logits_app.door import HOSTS, Door, Names
 from knn_logits_app.guard import Guard
 from knn_logits_app.library import Library
 from knn_logits_app.page import build_page
 from knn_logits_app.page_parts import Server
 from knn_logits_app.session import Session
 from knn_logits_app.views import ASSETS, ICON, asset, script
-from knn_logits_app.visitors import Visitors, ends_on_sigterm, private_folder
+from knn_logits_app.visitors import Visitors, end_on_sigterm, private_folder
 
 QUEUE = 64
 # The seconds after which gradio looks for new requests. Its own 0.001 takes 7% of a core from the
 # model, all the time, and 0.02 takes 1%.
 _LOOK_EVERY = 0.02
 
-_GREEN = gr.themes.Color(
-    "#eef8f1", "#d8efde", "#b5e1c1", "#8cd0a0", "#55b377", "#1d7a41",
-    "#1a6e3b", "#176235", "#134e2b", "#0f3d22", "#0a2817",
-)  # fmt: skip
-
 
 def theme() -> Any:
     """Returns the page's theme. It uses fonts of the visitor's machine, and loads nothing."""
     return gr.themes.Base(
-        primary_hue=_GREEN,
+        primary_hue="green",
         neutral_hue="slate",
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "Menlo", "Consolas", "monospace"],
@@ -54,11 +49,6 @@ def theme() -> Any:
         block_info_text_color_dark="#a9b5c2",
         body_text_color_subdued="#5b6670",
         body_text_color_subdued_dark="#a9b5c2",
-        slider_color="#1d7a41",
-        slider_color_dark="#2f8f56",
-        checkbox_background_color_selected="#1d7a41",
-        checkbox_background_color_selected_dark="#2f8f56",
-        checkbox_border_color_selected="#1d7a41",
         button_primary_background_fill="#1d7a41",
         button_primary_background_fill_dark="#1d7a41",
         button_primary_background_fill_hover="#176235",
@@ -163,7 +153,13 @@ def launch(
             _frontend=False,
             app_kwargs={"middleware": [guard]},
         )
-    close_door(page.server, Names(names, host))
+    # The server listens already. New connections get the application behind the door.
+    page.server.config.loaded_app = Door(
+        page.server.config.loaded_app,
+        Names(names, host),
+        f"add it to {HOSTS}",
+        lambda line, _: {"detail": line},
+    )
     if on_ready is not None:
         on_ready(page.local_url)
     if block:
@@ -173,12 +169,12 @@ def launch(
 
 def _wait(page: Any, server: Server) -> None:
     """Waits for the end of the process, and then closes the page."""
-    with ends_on_sigterm():
-        try:
-            threading.Event().wait()
-        finally:
-            page.close(verbose=False)
-            server.visitors.close()
+    end_on_sigterm()
+    try:
+        threading.Event().wait()
+    finally:
+        page.close(verbose=False)
+        server.visitors.close()
 
 
 def was_left(page: Any, visitors: Visitors, session: str) -> bool:

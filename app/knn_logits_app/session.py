@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 
 from knn_logits import Datastore, KNNLogitsProcessor, Memory, Trace, explain
-from knn_logits.hosting import Deadline, Limits, Pieces
+from knn_logits.hosting import Deadline, Limits, Pieces, Vote
 from knn_logits_app.decoding import SentenceEnd, TokenStream, samplers
 from knn_logits_app.library import Library
-from knn_logits_app.live import Live, Shown
 from knn_logits_app.requests import Lookup, RequestError, Writing
 
-# How many of the likeliest tokens of each step the trace names.
-CANDIDATES = 5
+# The passages that the trace has of each token, and the likeliest tokens that it names.
+PASSAGES, CANDIDATES = 3, 5
 # The text that is shown for a token that ends a text.
 END = "(the end)"
 FRAME_SECONDS = 0.06
@@ -58,9 +57,8 @@ class Answer:
     stopped: str | None = None  # why the answer ended early
     tokens: int = 0
     seconds: float = 0.0  # without the trace
-    metric: str = "l2"
-    adaptive: bool = False  # whether an adaptive gate set λ
-    live: tuple[dict[str, Any], list[Shown]] | None = None
+    gated: bool = False  # whether a gate set λ
+    turns: tuple[list[tuple[str, float, str]], ...] = ()  # of each token, with the others' texts
 
     @property
     def text(self) -> str:
@@ -89,12 +87,9 @@ class Session:
         """Continues a text, with `compare` also without kNN, until nobody reads."""
         library = self.library
         ids = library.reader.prompt(writing.prompt, self.limits, writing.new_tokens)
-        stores = self.stores(writing.lookup, private) if writing.lookup else {}
-        memories: dict[str, Memory | None] = {}
-        if writing.compare or not stores:
-            memories["lm"] = None
-        if stores:
-            memories["knn"] = library.memory.over(stores)
+        memory = library.memory.over(self.stores(writing.lookup, private))
+        memories: dict[str, Memory | None] = {"lm": None} if writing.compare else {}
+        memories["knn"] = memory
         answers = {side: Answer(writing.prompt, knn=side == "knn") for side in memories}
         runs = {
             f"write-{side}": partial(_write, library, writing, ids, memory, deadline, side)
@@ -111,25 +106,19 @@ class Session:
         library = self.library
         library.reader.check_text(text, self.limits)
         memory = library.memory.over(self.stores(lookup, private))
-        started = time.monotonic()
         memory = memory.asked(**settings_of(lookup))
-        live = Live(memory, greedy=False)
         trace = explain(
             library.model, library.tokenizer, memory, text,
-            max_neighbors=lookup.max_neighbors, candidates=CANDIDATES, on_vote=live.add,
+            max_neighbors=PASSAGES, candidates=CANDIDATES,
         )  # fmt: skip
-        trace, packed = _for_page(trace, live, library)
-        words = tuple(Piece(token.token, token.influence) for token in trace[0].tokens)
+        trace = words_only(trace, library)
         return Answer(
             trace[0].prompt,
-            words=words,
             knn=True,
             done=True,
             trace=trace,
-            tokens=len(words),
-            seconds=time.monotonic() - started,
-            metric=live.metric,
-            live=packed,
+            tokens=len(trace[0].tokens),
+            gated=memory.gate is not None,
         )
 
 
@@ -150,12 +139,11 @@ def _write(
     """Writes one answer, and passes it on as it grows."""
     tokenizer, reader, lookup = library.tokenizer, library.reader, writing.lookup
     with ExitStack() as stack:
-        knn, live = None, None
-        if memory is not None and lookup is not None:
+        knn, turns = None, list[list[tuple[str, float, str]]]()
+        if memory is not None:
             settings = settings_of(lookup)
             knn = KNNLogitsProcessor(library.model, memory, candidates=CANDIDATES, **settings)
             stack.enter_context(knn)
-            live = Live(knn.memory, greedy=not writing.sample)
         pieces = Pieces(tokenizer, ids[0].tolist())
         words: list[Piece] = []
         # The first word is shown at once, and the next ones as often as a reader can follow.
@@ -166,12 +154,13 @@ def _write(
             nonlocal last
             if token in reader.silent:
                 return
-            share, changed = 0.0, False
+            share, changed, turned = 0.0, False, list[tuple[str, float, int]]()
             vote = knn.vote if knn else None
-            if vote is not None and live is not None:
+            if vote is not None:
                 share = vote.influence(0, token)
                 changed = int(vote.log_p_lm[0].argmax()) != token
-                live.add(vote, [token])
+                turned = [] if writing.sampling_temperature else turns_of(vote, token)
+            turns.append([(edge, at, word_of(library, other)) for edge, at, other in turned])
             words.append(Piece(pieces.add(token), share, changed))
             now = time.monotonic()
             if now - last >= FRAME_SECONDS:
@@ -185,15 +174,17 @@ def _write(
         answer = replace(
             answer, words=tuple(words), stopped=stopped, tokens=len(words),
             seconds=time.monotonic() - started,
-            metric=live.metric if live else "l2",
-            adaptive=live is not None and live.adaptive,
         )  # fmt: skip
-        if knn is not None and live is not None and lookup is not None:
+        if knn is not None:
             # The text is shown at once, since the trace takes a moment longer.
             emit((side, answer))
-            trace = knn.trace(output, tokenizer, max_neighbors=lookup.max_neighbors)
-            trace, packed = _for_page(trace, live, library)
-            answer = replace(answer, trace=trace, live=packed)
+            trace = knn.trace(output, tokenizer, max_neighbors=PASSAGES)
+            answer = replace(
+                answer,
+                trace=words_only(trace, library),
+                turns=tuple(turns),
+                gated=knn.memory.gate is not None,
+            )
         emit((side, replace(answer, done=True)))
 
 
@@ -207,8 +198,8 @@ def _generate(
 ) -> Any:
     tokenizer, silent = library.tokenizer, library.reader.silent
     processors: list[Any] = [knn] if knn else []
-    if writing.sample:
-        processors += samplers(writing.seed, writing.sampling_temperature, writing.top_p)
+    if writing.sampling_temperature:
+        processors += samplers(writing.seed, writing.sampling_temperature)
     criteria: list[Any] = [deadline]
     if writing.sentence:
         criteria.append(SentenceEnd(tokenizer, ids.shape[1]))
@@ -227,21 +218,42 @@ def _generate(
     )
 
 
-def _for_page(
-    trace: Trace, live: Live, library: Library
-) -> tuple[Trace, tuple[dict[str, Any], list[Shown]] | None]:
-    """Returns a trace without special tokens, and the packed steps."""
-    silent, decode = library.reader.silent, library.tokenizer.decode
+def turns_of(vote: Vote, token: int) -> list[tuple[str, float, int]]:
+    """Finds where another token becomes likelier than the chosen one, in the first row of a vote.
 
-    def token_text(token: int) -> str:
-        return END if token in silent else str(decode([token], clean_up_tokenization_spaces=False))
+    The p of a token is a line over λ, and the likeliest token changes where two lines cross.
 
-    return words_only(trace, silent), live.packed(token_text)
+    Returns:
+        "from" or "below", the λ from which on or below which it is so, and the other token.
+    """
+    if not vote.neighbors.k or not bool(vote.log_weights[0].isfinite().any()):
+        return []
+    lmbda, p_lm = float(vote.lmbdas[0]), vote.log_p_lm[0].double().exp()
+    weights = vote.log_weights[0].double().exp()
+    rise = torch.zeros_like(p_lm).scatter_add_(0, vote.neighbors.values[0], weights) - p_lm
+    p = p_lm + lmbda * rise
+    cross = ((p_lm[token] - p_lm) / (rise - rise[token])).masked_fill(p > p[token], math.nan)
+    turns = []
+    for edge, beyond, sign in (
+        ("from", (cross >= lmbda) & (cross < 1), 1),
+        ("below", (cross <= lmbda) & (cross > 0), -1),
+    ):
+        if bool(beyond.any()):
+            other = int((sign * cross).masked_fill(~beyond, math.inf).argmin())
+            turns.append((edge, float(cross[other]), other))
+    return turns
 
 
-def words_only(trace: Trace, silent: Collection[int]) -> Trace:
+def word_of(library: Library, token: int) -> str:
+    """The text of a token that stands alone."""
+    if token in library.reader.silent:
+        return END
+    return str(library.tokenizer.decode([token], clean_up_tokenization_spaces=False))
+
+
+def words_only(trace: Trace, library: Library) -> Trace:
     """Removes the special tokens from a trace. Among candidates they are called `END`."""
-    sequence = trace[0]
+    sequence, silent = trace[0], library.reader.silent
     tokens = [
         replace(
             token,

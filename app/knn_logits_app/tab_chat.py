@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,7 +12,6 @@ import gradio as gr
 
 from knn_logits import Datastore
 from knn_logits_app import page_parts, views
-from knn_logits_app.library import opening
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Asked, ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, friendly
@@ -24,15 +24,14 @@ _PHASES = {"documents": "reading", "keys": "computing keys", "index": "building 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
-    openings = {name: opening(store) for name, store in library.stores.items()}
     output = page_parts.place(
-        'knnLogits.chat(element, props, trigger, watch, ["ask", "read", "forget"]);',
-        views.json_text({"openings": openings, "questions": library.questions}),
+        'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
+        views.json_text({"questions": library.questions}),
         kind="kl-out kl-chat",
         elem_id="chat",
     )
-    example = page_parts.place('knnLogits.example(element, trigger, ["read"]);', elem_id="example")
-    attach, stop, own_words = _form()
+    example = _example(controls.first)
+    attach, stop = _form()
 
     def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
         turn: dict[str, Any] = {}
@@ -48,7 +47,7 @@ def build(server: Server, controls: Controls) -> Any:
         paths = [str(path) for path in files or []]
         try:
             for frame in attached(server, paths, request):
-                chosen = choices(server, request, YOUR_TEXT) if frame.get("now") else gr.skip()
+                chosen = choices(server) if frame.get("now") else gr.skip()
                 yield views.json_text(frame), chosen
         except Exception as error:
             yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
@@ -56,16 +55,11 @@ def build(server: Server, controls: Controls) -> Any:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    def on_forget(request: gr.Request) -> tuple[str, Any]:
-        server.visitors.forget(request.session_hash)
-        line = {"attached": "Your documents are deleted.", "gone": True, "done": True}
-        return views.json_text(line), choices(server, request)
-
     # A new question replaces the one before it, and a build the build before it.
     replacing: dict[str, Any] = {"trigger_mode": "multiple", **page_parts.MODEL}
     asking = output.ask(
         on_ask,
-        [*controls.lookup, own_words],
+        controls.lookup,
         [output],
         validator=page_parts.stopping_first(server, "ask"),
         **replacing,
@@ -75,16 +69,24 @@ def build(server: Server, controls: Controls) -> Any:
         ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
     places = [output, controls.stores]
     validator = page_parts.stopping_first(server, "build")
-    for changing in (
-        attach.upload(on_attach, [attach], places, validator=validator, **replacing),
-        output.forget(on_forget, None, places, **page_parts.LIGHT),
-    ):
-        page_parts.own_settings(changing.then, controls)
+    built = attach.upload(on_attach, [attach], places, validator=validator, **replacing)
+    page_parts.own_settings(built.then, controls)
     stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
-    return [output, example]
+    return [output, *example]
 
 
-def _form() -> tuple[Any, Any, Any]:
+def _example(first: str) -> list[Any]:
+    """Shows an answer before the first question, if the memory has a part in it."""
+    frame = json.loads(first or '{"sides": {}}')
+    traces = [side["trace"] for side in frame["sides"].values() if "trace" in side]
+    if all(token["meaning"] == "own" for trace in traces for token in trace["tokens"]):
+        return []
+    value = views.json_text({**frame, "kind": "example", "asked": {}})
+    js = 'knnLogits.mount(element, props, trigger, watch, ["read"]);'
+    return [page_parts.place(js, value, elem_id="example")]
+
+
+def _form() -> tuple[Any, Any]:
     """Adds the form. The browser reads the question, and triggers the event "ask"."""
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
@@ -111,24 +113,17 @@ def _form() -> tuple[Any, Any, Any]:
             page_parts.enter(question, "chat-send")
             gr.Button("Send", variant="primary", scale=0, min_width=110, elem_id="chat-send")
         with gr.Row(elem_classes="kl-run"):
-            stop = page_parts.stop_button("Stop", "chat-stop")
+            stop = page_parts.stop_button("chat-stop")
             gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
-            own_words = gr.Checkbox(
-                False,
-                label="Answer in the model’s own words",
-                container=False,
-                min_width=220,
-                elem_id="chat-own-words",
-            )
-    return attach, stop, own_words
+    return attach, stop
 
 
 def replies(
     server: Server, values: Sequence[Any], asked: Asked, request: gr.Request
 ) -> Iterator[dict[str, Any]]:
     """Yields the frames of the reply to a question; none if it was stopped while it waited."""
-    lookup, (own_words,) = page_parts.split(server, values)
-    question = question_of(asked, lookup(), own_words is True)
+    lookup, _ = page_parts.split(server, values)
+    question = question_of(asked, lookup())
     visitor, since = request.session_hash, page_parts.arrived(request)
     private, limits = server.visitors.stores(visitor), server.session.limits
     with server.visitors.running(visitor, limits.deadline(), "ask", since) as deadline:
@@ -168,7 +163,6 @@ def _sizes(store: Datastore, skipped: int) -> str:
     return f"{line}, {skipped} parts could not be read" if skipped else line
 
 
-def choices(server: Server, request: gr.Request, chosen: str | None = None) -> Any:
-    """The boxes of the visitor's datastores, of which one is chosen."""
-    names = [*server.session.library.stores, *server.visitors.stores(request.session_hash)]
-    return gr.CheckboxGroup(choices=names, value=[chosen or names[0]])
+def choices(server: Server) -> Any:
+    """The boxes of the datastores with the visitor's own, which is chosen."""
+    return gr.CheckboxGroup(choices=[*server.session.library.stores, YOUR_TEXT], value=[YOUR_TEXT])

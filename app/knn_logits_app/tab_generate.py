@@ -15,24 +15,21 @@ from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import (
     MOST_CHARACTERS,
-    SETTINGS,
     Rewriting,
     content_of,
     friendly,
     writing_of,
 )
 
-PROMPT_LABEL = "Begin a text, or choose one below, and the model continues it"
-
-# The form's fields about the writing, which follow the prompt and the two switches.
-_SAMPLING_FIELDS = ("new_tokens", "sentence", "sample", "sampling_temperature", "top_p", "seed")
+# The form's fields about the writing, which follow the prompt and the switch.
+_SAMPLING_FIELDS = ("new_tokens", "sentence", "sampling_temperature", "seed")
 
 
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
     prompt = gr.Textbox(
-        label=PROMPT_LABEL,
+        label="Begin a text, or choose one below, and the model continues it",
         value=library.examples[0] if library.examples else "",
         lines=1,
         max_lines=8,
@@ -43,16 +40,18 @@ def build(server: Server, controls: Controls) -> Any:
         examples = [gr.Button(example, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
-        stop = page_parts.stop_button("Stop", "stop")
-        switch: dict[str, Any] = {"value": True, "container": False}
-        use = gr.Checkbox(label="Use the memory (kNN)", min_width=180, elem_id="switch", **switch)
+        stop = page_parts.stop_button("stop")
         compare = gr.Checkbox(
-            label="Compare with the model alone", min_width=220, elem_id="compare", **switch
+            True,
+            label="Compare with the model alone",
+            container=False,
+            min_width=220,
+            elem_id="compare",
         )
-    controls.use, controls.prompt = use, prompt
+    controls.prompt = prompt
     page_parts.fold("Length and sampling", "sampling")
-    inputs = [*controls.lookup, prompt, use, compare, *_sampling(server)]
-    output = page_parts.answers_place(first_answer(server), elem_id="answers")
+    inputs = [*controls.lookup, prompt, compare, *_sampling(server)]
+    output = page_parts.answers_place(controls.first, elem_id="answers")
 
     def on_write(request: gr.Request, *values: Any) -> Iterator[str]:
         try:
@@ -76,13 +75,6 @@ def build(server: Server, controls: Controls) -> Any:
         "trigger_mode": "multiple",
         **page_parts.MODEL,
     }
-    # Without the memory there is nothing to compare the model with.
-    use.change(
-        inputs=[use],
-        outputs=[compare],
-        js="(on) => [{ __type__: 'update', interactive: on }]",
-        **page_parts.INSTANT,
-    )
     write.click(**run)
     page_parts.enter(prompt, "write")
     output.ask(on_ask, outputs=[output], trigger_mode="multiple", **page_parts.MODEL)
@@ -101,9 +93,7 @@ def _sampling(server: Server) -> list[Any]:
         return [
             gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
             gr.Checkbox(True, label="End with the sentence"),
-            gr.Checkbox(False, label="Sample", info="Off: the likeliest word."),
-            gr.Slider(0.05, 3, 1, step=0.05, label="Randomness"),
-            gr.Slider(0.05, 1, 0.95, step=0.01, label="top-p"),
+            gr.Slider(0, 3, 0, step=0.05, label="Randomness", info="0: the likeliest word."),
             gr.Number(0, label="Seed", precision=0, minimum=0),
         ]
 
@@ -116,9 +106,8 @@ def first_answer(server: Server) -> str:
     # These are the first values of the page's form.
     values = [
         library.chosen, *page_parts.values_of(library.store).values(),
-        library.examples[0], True, True,
-        min(40, server.session.limits.new_tokens),
-        True, False, 1, 0.95, 0,
+        library.examples[0], True,
+        min(40, server.session.limits.new_tokens), True, 0, 0,
     ]  # fmt: skip
     *_, answer = write_json(server, values, None)
     return answer
@@ -135,22 +124,15 @@ def write_json(
     It yields nothing for a request that was stopped or replaced while it waited.
     """
     session, visitor = server.session, request.session_hash if request else None
-    lookup, (prompt, use, compare, *how) = page_parts.split(server, values)
-    writing = writing_of(
-        prompt,
-        lookup() if use is True else None,
-        compare=compare,
-        **dict(zip(_SAMPLING_FIELDS, how, strict=True)),
-    )
+    lookup, (prompt, compare, *how) = page_parts.split(server, values)
+    sampling = dict(zip(_SAMPLING_FIELDS, how, strict=True))
+    writing = writing_of(prompt, lookup(), compare=compare, **sampling)
     # The turn tells the frames of this request from those of earlier ones: it grows.
-    content: dict[str, Any] = {
-        "values": list(values), "names": list(SETTINGS), "turn": time.monotonic_ns() // 1000,
-    }  # fmt: skip
+    content: dict[str, Any] = {"values": list(values), "turn": time.monotonic_ns() // 1000}
     kind: dict[str, Any] = {}
     if rewriting is not None:
-        if writing.lookup is not None:
-            lookup_without = replace(writing.lookup, without=tuple(rewriting.without))
-            writing = replace(writing, lookup=lookup_without, compare=False)
+        lookup_without = replace(writing.lookup, without=tuple(rewriting.without))
+        writing = replace(writing, lookup=lookup_without, compare=False)
         content["without"] = rewriting.without
         kind = {"kind": "without", "named": rewriting.named}
     private = server.visitors.stores(visitor)
@@ -158,11 +140,5 @@ def write_json(
     with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
         if deadline.cancelled:
             return
-        seen: set[str] = set()
         for answers in session.write(writing, deadline, private):
-            # A trace is large, and is not sent again with each word of the other answer. The last
-            # frame is whole, since the browser may leave out frames that come close together.
-            if all(answer.done for answer in answers.values()):
-                seen.clear()
-            yield views.frame(answers, content, known=seen, **kind)
-            seen |= {side for side, answer in answers.items() if answer.trace is not None}
+            yield views.frame(answers, content, **kind)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from knn_logits.hosting import DocumentShare, NeighborTrace, SequenceTrace, TokenTrace
-from knn_logits_app.live import Shown
+from knn_logits.hosting import DocumentShare, NeighborTrace, SequenceTrace
 from knn_logits_app.session import Answer
 
 TITLE = "knn-logits: a language model with a memory you can read"
@@ -24,16 +23,14 @@ ASSETS = Path(__file__).parent / "assets"
 ICON = ASSETS / "icon.svg"
 # The scripts, each after those that it needs.
 _SCRIPTS = (
-    "dom", "words", "live", "answer", "panel", "documents", "take", "page",
+    "dom", "words", "answer", "panel", "documents", "take", "page",
     "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, example, drawer, controls, know, own, alone, fromLink, runLink, unpackLive, mixed, "
-    "turnsOf, chat, asked, addressOf, rendered, read, look, hint, headline, sharedWords"
+    "mount, drawer, controls, know, own, alone, fromLink, runLink, chat, asked, "
+    "addressOf, rendered, read, look, hint, headline"
 )
-# The most documents of a token that are listed. The others are only counted.
-_MAX_DOCUMENTS = 64
-_CHAT_TOKENS = 500
+_MAX_DOCUMENTS = 64  # of a token
 # These characters stay in a text: white space, and the joiners that many scripts need.
 _INVISIBLE = "\n\t \u200c\u200d"
 
@@ -44,33 +41,23 @@ def frame(
     *,
     kind: str = "write",
     named: str = "",
-    known: Collection[str] = (),
 ) -> str:
-    """Packs answers, as far as they are written."""
-    sides: dict[str, Any] = {
-        side: {"known": True} if side in known else _side(answer)
-        for side, answer in answers.items()
-    }
+    """Packs answers, as far as they are written, with their traces once all are."""
+    whole = all(answer.done for answer in answers.values())
+    sides = {side: _side(answer, whole) for side, answer in answers.items()}
     return json_text({"kind": kind, "asked": request, "named": named, "sides": sides})
 
 
-def chat_page(sequence: SequenceTrace, metric: str = "l2", folded: str | None = None) -> str:
+def chat_page(sequence: SequenceTrace, folded: str | None = None) -> str:
     """Returns the HTML document of an answer in a chat, where no further requests can be made.
 
-    It loads nothing from elsewhere. So it works in any program that shows a page in a frame. Only
-    the first tokens have their sources, since a program keeps the page with its chat. Where the
-    program shows the answer as well, only the line in `folded` is seen until it is opened.
+    It loads nothing from elsewhere. So it works in any program that shows a page in a frame. Where
+    the program shows the answer as well, only the line in `folded` is seen until it is opened.
     """
-    tokens = [
-        token
-        if place < _CHAT_TOKENS
-        else replace(token, neighbors=[], documents=[], candidates=[], by_memory=None)
-        for place, token in enumerate(sequence.tokens)
-    ]
     side = {
         "prompt": "", "knn": True, "done": True, "stopped": None,
-        "tokens": len(tokens), "seconds": 0, "live": None, "metric": metric,
-        "trace": packed(replace(sequence, prompt="", tokens=tokens)),
+        "tokens": len(sequence.tokens), "seconds": 0,
+        "trace": packed(replace(sequence, prompt="")),
     }  # fmt: skip
     content = {"kind": "chat", "asked": {}, "sides": {"knn": side}}
     return alone(json_text(content), folded)
@@ -81,60 +68,51 @@ def message(line: str) -> str:
     return json_text({"message": line})
 
 
-def _side(answer: Answer) -> dict[str, Any]:
-    names = ("prompt", "knn", "done", "stopped", "tokens", "metric", "adaptive")
+def _side(answer: Answer, traced: bool) -> dict[str, Any]:
+    names = ("prompt", "knn", "done", "stopped", "tokens", "gated")
     content = {name: getattr(answer, name) for name in names}
     content["seconds"] = round(answer.seconds, 3)
-    if answer.trace is None:
+    if answer.trace is None or not traced:
         pieces = [[piece.text, round(piece.share, 3), piece.changed] for piece in answer.words]
         return {**content, "words": pieces}
-    live, documents = answer.live or (None, [])
-    trace = {**packed(answer.trace[0], documents), "stores": list(answer.trace.stores)}
-    return {**content, "trace": trace, "live": live}
+    trace = packed(answer.trace[0])
+    for token, turns in zip(trace["tokens"], answer.turns, strict=False):
+        token["turns"] = turns
+    return {**content, "trace": trace}
 
 
-def packed(sequence: SequenceTrace, documents: Sequence[Shown] = ()) -> dict[str, Any]:
-    """Packs a trace for `assets/trace.js`; each document is written once, the given ones first.
+def packed(sequence: SequenceTrace) -> dict[str, Any]:
+    """Packs a trace for `assets/words.js`; each document is written once.
 
     Elsewhere its number stands for it, and what a passage has of its own, such as a page.
     """
-    rows = list(documents)
-    numbers = {(row.store, row.document): place for place, row in enumerate(rows)}
+    rows: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
 
     def plain(value: Any) -> Any:
-        if value is None or isinstance(value, (str, int, float)):
-            return _short(value)
+        if isinstance(value, float):
+            return float(f"{value:.7g}")  # as a float32
+        if value is None or isinstance(value, (str, int)):
+            return value
         if isinstance(value, (list, tuple)):
             return [plain(part) for part in value]
         fields = vars(value)
         if isinstance(value, (DocumentShare, NeighborTrace)):
-            key = value.store, value.document
-            number = numbers.setdefault(key, len(rows))
-            if number == len(rows):
-                rows.append(Shown(*key, value.title, value.uri))
-            shown = vars(rows[number]).items()
-            new = {name: part for name, part in fields.items() if (name, part) not in shown}
+            about = {name: fields[name] for name in ("store", "document", "title", "uri")}
+            number, shown = rows.setdefault((value.store, value.document), (len(rows), about))
+            new = {name: part for name, part in fields.items() if (name, part) not in shown.items()}
             fields = {**new, "document": number}
         return {name: plain(part) for name, part in fields.items()}
 
-    def packed_token(token: TokenTrace) -> dict[str, Any]:
-        rest = token.documents[_MAX_DOCUMENTS:]
-        parts: dict[str, Any] = plain(replace(token, documents=token.documents[:_MAX_DOCUMENTS]))
-        share = _short(sum(document.share for document in rest))
-        return {**parts, "meaning": token.meaning, "rest": [len(rest), share]}
-
-    tokens = list(map(packed_token, sequence.tokens))
+    tokens = []
+    for token in sequence.tokens:
+        token = replace(token, documents=token.documents[:_MAX_DOCUMENTS])
+        tokens.append({**plain(token), "meaning": token.meaning})
     return {
         **asdict(replace(sequence, tokens=[])),
         "alone": sequence.alone,
         "tokens": tokens,
-        "documents": [[row.store, row.document, row.title, row.uri] for row in rows],
+        "documents": [list(shown.values()) for _, shown in rows.values()],
     }
-
-
-def _short(value: Any) -> Any:
-    """Rounds a float to the seven digits of a float32."""
-    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def json_text(content: Any) -> str:

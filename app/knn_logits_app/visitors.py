@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -49,21 +50,9 @@ def private_folder() -> Path:
     return folder
 
 
-@contextmanager
-def ends_on_sigterm() -> Iterator[None]:
+def end_on_sigterm() -> None:
     """Makes SIGTERM end the process like a normal exit, so that it cleans up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: object) -> None:
-        raise SystemExit(0)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 @dataclass

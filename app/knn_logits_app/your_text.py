@@ -22,8 +22,6 @@ SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".epub", ".html", ".rst", ".json", ".csv",
     ".tex", ".py", ".ipynb", ".eml",
 )  # fmt: skip
-# How the uri of an uploaded file begins (`addressOf` in assets/dom.js).
-UPLOAD = "upload:"
 # Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
@@ -72,10 +70,8 @@ def _read(file: str, skipped: list[str], deadline: Deadline) -> Iterator[Documen
 
     try:
         for document in read_corpus([file], on_skip=on_skip, on_bytes=lambda _: deadline.check()):
-            # The browser still has an uploaded file, and finds it by its name. No other uri is an
-            # address, and lines are no places to name.
-            original = f"{UPLOAD}{name}" if document.uri == name else None
-            document = replace(document, uri=document.uri if is_web(document.uri) else original)
+            # No other uri is an address for a visitor, and lines are no places to name.
+            document = replace(document, uri=document.uri if is_web(document.uri) else None)
             if not document.title:
                 blocks = [
                     replace(block, place="") if block.place.startswith("line ") else block

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 from knn_logits import Answer as Asked
@@ -25,8 +24,6 @@ class Token:
     text: str
     logprob: float | None = None
     likeliest: tuple[tuple[str, float], ...] = ()
-    share: float = 0.0  # of all neighbors in its probability, in a stream
-    document: DocumentShare | None = None  # with the largest share in it, in a stream
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,6 @@ class Piece:
     choice: int
     text: str
     tokens: tuple[Token, ...]
-    answer: Asked | None = None  # whose words these are
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,9 @@ def within(end: End) -> SequenceTrace | None:
 def sources_json(end: End) -> dict[str, Any] | None:
     """Returns the sources of an answer for a client."""
     if end.answer is not None:
-        return asked_json(end.answer)
+        fields = end.answer.to_dict()
+        names = ("answered", "quoted", "alone", "note", "passages")
+        return {name: fields[name] for name in names}
     sequence = within(end)
     if sequence is None:
         return None
@@ -129,28 +127,6 @@ def sources_json(end: End) -> dict[str, Any] | None:
     return {"alone": sequence.alone, "spans": spans, "documents": listed}
 
 
-def asked_json(answer: Asked) -> dict[str, Any]:
-    """Returns the sources of an answer to a question."""
-    fields = answer.to_dict()
-    names = ("answered", "quoted", "alone", "note", "passages")
-    return {name: fields[name] for name in names}
-
-
-def piece_json(piece: Piece, at: int) -> dict[str, Any] | None:
-    """Returns the sources of the next words, which begin at a place in the answer."""
-    if piece.answer is not None:
-        return asked_json(piece.answer)
-    spans = []
-    for token in piece.tokens:
-        text = piece.text[: len(token.text)] if len(piece.tokens) == 1 else token.text
-        if token.document is not None and text:
-            about = {"start": at, "end": at + len(text), "text": text}
-            share = round(token.share, 4)
-            spans.append({**about, "share": share, "document": _document(token.document)})
-        at += len(text)
-    return {"spans": spans} if spans else None
-
-
 def _document(document: DocumentShare) -> dict[str, Any]:
     return {**asdict(document), "share": round(document.share, 4)}
 
@@ -163,7 +139,7 @@ class Answer:
         self._id = ("chatcmpl-" if request.chat else "cmpl-") + uuid.uuid4().hex
         self._created = int(time.time())
         self._pieces: dict[int, list[Piece]] = {}
-        self._sent: dict[int, int] = {}  # characters, by choice
+        self._begun = False
         self._ends: dict[int, End] = {}
         self._written = 0
 
@@ -198,23 +174,20 @@ class Answer:
             message = {"role": "assistant", "content": text, "refusal": None}
             content = {"message": message} if self._chat else {"text": text}
             tokens = [token for piece in pieces for token in piece.tokens]
-            choices.append(self._choice(number, content, self._logprobs(tokens, 0), end))
+            choices.append(self._choice(number, content, self._logprobs(tokens), end))
         return self._frame(choices, whole=True) | self._usage()
 
     def chunks(self, part: AnswerPart) -> Iterable[dict[str, Any]]:
         """Yields the chunks of a stream for a part of an answer."""
         number = part.choice
-        if self._chat and number not in self._sent:
+        if self._chat and not self._begun:
             opening = {"delta": {"role": "assistant", "content": ""}}
             yield self._frame([self._choice(number, opening)])
-        at = self._sent.setdefault(number, 0)
+        self._begun = True
         if isinstance(part, Piece):
             content: dict[str, Any] = {"text": part.text}
             content = {"delta": {"content": part.text}} if self._chat else content
-            choice = self._choice(number, content, self._logprobs(part.tokens, at))
-            self._sent[number] += len(part.text)
-            sources = piece_json(part, at)
-            yield self._frame([choice if sources is None else {**choice, "sources": sources}])
+            yield self._frame([self._choice(number, content, self._logprobs(part.tokens))])
             return
         self._written += part.tokens
         nothing: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
@@ -233,16 +206,14 @@ class Answer:
         choice = {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
         return choice if sources is None else {**choice, "sources": sources}
 
-    def _logprobs(self, tokens: Sequence[Token], at: int) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
         if self.request.logprobs is None:
             return None
-        offsets = list(accumulate((len(token.text) for token in tokens), initial=at))
         likeliest = [None if token.logprob is None else _by_text(token) for token in tokens]
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": likeliest if self.request.logprobs else None,
-            "text_offset": offsets[:-1],
         }
 
 

@@ -25,7 +25,7 @@ from knn_logits.hosting import check_settings
 from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
 from knn_logits_serve.refusals import Refusal
 
-_MAX_CHOICES = 128  # answers to a prompt, and prompts of a request
+_MAX_PROMPTS = 128
 _MAX_STOPS, _MAX_STOP_CHARACTERS = 16, 256
 # Number of characters. A trace holds the lock of the tokenizer for about a second then.
 MAX_TRACED = 20_000
@@ -44,7 +44,6 @@ def _limit(value: Any) -> Any:
 
 
 _Whole = BeforeValidator(_whole)
-_Choices = Annotated[Annotated[int, Field(ge=1, le=_MAX_CHOICES)] | None, _Whole]
 NewTokens = Annotated[Annotated[int, Field(ge=0, le=1_000_000)] | None, BeforeValidator(_limit)]
 Number = Annotated[Annotated[int, Field(ge=0, le=20)] | None, _Whole]
 _Token = Annotated[int, Field(ge=0, le=2**31)]
@@ -56,45 +55,40 @@ _Tokens = Annotated[list[_Token], Field(fail_fast=True, min_length=1, max_length
 _UNSUPPORTED = {
     **dict.fromkeys(
         (
-            "audio", "frequency_penalty", "function_call", "grammar", "guided_json", "guided_regex",
-            "ignore_eos", "json_schema", "logit_bias", "min_tokens", "mirostat",
-            "presence_penalty", "reasoning_effort", "stop_token_ids", "structured_outputs",
-            "suffix", "tool_choice",
+            "audio", "frequency_penalty", "function_call", "grammar", "guided_json", "ignore_eos",
+            "logit_bias", "min_tokens", "mirostat", "presence_penalty", "reasoning_effort",
+            "stop_token_ids", "suffix", "tool_choice",
         ),
         0,
     ),
-    **dict.fromkeys(("best_of", "repeat_penalty", "repetition_penalty", "typical_p"), 1),
+    **dict.fromkeys(("best_of", "n", "repeat_penalty", "repetition_penalty", "typical_p"), 1),
 }  # fmt: skip
 _NOTHING: tuple[Any, ...] = (None, [], {}, "", "none", "auto", {"type": "text"}, ["text"])
 _REASONS = {
+    "content": "give a text, or parts of the type text, since the model reads nothing else",
     "prompt": "give a text, a list of texts, or one or several lists of tokens",
     "stop": f"give at most {_MAX_STOPS} texts of at most {_MAX_STOP_CHARACTERS} characters each",
 }
-
-
-class _Schema(Strict):
-    name: Text = ""
-    content: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(Strict):
     """The form that an answer has to have."""
 
     type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
+    json_schema: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _has_schema(self) -> ResponseFormat:
-        if self.type == "json_schema" and self.json_schema is None:
+        if self.type == "json_schema" and not isinstance(self.schema_of_answer, dict):
             raise ValueError("the type json_schema needs a schema: pass it")
         return self
 
     @property
     def schema_of_answer(self) -> dict[str, Any] | None:
         """The JSON schema that the answer matches; None for a text without form."""
-        if self.type == "text":
-            return None
-        return {"type": "object"} if self.json_schema is None else self.json_schema.content
+        if self.type == "json_schema":
+            return (self.json_schema or {}).get("schema")
+        return {"type": "object"} if self.type == "json_object" else None
 
 
 class _StreamOptions(Strict):
@@ -105,7 +99,6 @@ class GenerationBody(Strict):
     """The fields that all requests for text share."""
 
     model: Name
-    n: _Choices = None
     max_tokens: NewTokens = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -145,9 +138,9 @@ class CompletionBody(GenerationBody):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=_MAX_CHOICES)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=_MAX_PROMPTS)]
         | _Tokens
-        | Annotated[list[_Tokens], Field(fail_fast=True, min_length=1, max_length=_MAX_CHOICES)]
+        | Annotated[list[_Tokens], Field(fail_fast=True, min_length=1, max_length=_MAX_PROMPTS)]
     )
     echo: bool | None = None
     logprobs: Number = None
@@ -180,7 +173,6 @@ class Prompt:
 
     inputs: Mapping[str, Any]  # arguments of the model's `generate()`
     ids: list[int]
-    tokens: int  # that the request gave
     text: str = ""
     message: str | None = None  # the person's words, where a template put others around them
     opens: bool = False  # whether the answer is a text of its own, which begins without a blank
@@ -194,7 +186,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0  # 0 allows all tokens
     min_p: float = 0.0  # the least share of the likeliest token's probability
-    seed: int = 0  # of the first choice; each further one has the next number
+    seed: int = 0  # of the first prompt; each further one has the next number
 
 
 @dataclass(frozen=True)
@@ -216,13 +208,8 @@ class GenerationRequest:
     drawn: bool = False  # as coloured words; only then the likeliest other tokens are kept
 
     @property
-    def n(self) -> int:
-        """Answers to each prompt."""
-        return self.body.n or 1
-
-    @property
     def prompt_tokens(self) -> int:
-        return sum(prompt.tokens for prompt in self.prompts)
+        return sum(len(prompt.ids) for prompt in self.prompts)
 
 
 def body_of(kind: type[Body], data: bytes) -> Body:
@@ -253,5 +240,6 @@ def body_of(kind: type[Body], data: bytes) -> Body:
     # pydantic's places also name the branches of a union, which a client did not write.
     shown = [step for step in place if re.fullmatch(r"[a-z_]+|\d+", step)]
     reason = str(first["msg"]).removeprefix("Value error, ")
-    reason = _REASONS.get(name, reason[:1].lower() + reason[1:])
+    known = (_REASONS[step] for step in shown if step in _REASONS)
+    reason = next(known, reason[:1].lower() + reason[1:])
     raise Refusal(f"{'.'.join(shown)}: {reason}" if shown else reason, param=name or None)

@@ -7,8 +7,6 @@ nothing else for ever.
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Collection
 from importlib.util import find_spec
 from typing import Any
@@ -18,12 +16,11 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from knn_logits.hosting import Deadline
 from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.schemas import compiled
 
 _FIELD = "response_format"
-_MAX_REASON, _MAX_SCHEMAS = 160, 32
+_MAX_REASON = 160
 
 
 class Grammars:
@@ -31,9 +28,7 @@ class Grammars:
 
     def __init__(self, tokenizer: Any, ends: Collection[int], words: int) -> None:
         self._tokenizer, self._ends, self._words = tokenizer, sorted(ends), words
-        self._lock = threading.Lock()
         self._vocabulary: Any = None
-        self._known: dict[str, str] = {}  # grammars of schemas
 
     def check(self) -> None:
         """Refuses every schema where none can be followed."""
@@ -45,26 +40,16 @@ class Grammars:
         if not self._ends:
             raise Refusal("this model has no token that ends an answer in JSON", param=_FIELD)
 
-    def mask(self, schema: dict[str, Any], deadline: Deadline) -> GrammarMask:
+    def mask(self, schema: dict[str, Any]) -> GrammarMask:
         """Compiles a schema, or refuses one that cannot be followed."""
-        name = json.dumps(schema)
-        grammar = self._known.get(name)
-        if grammar is None:
-            grammar, reason = compiled(schema, deadline)
-            if reason is not None:
-                raise _refusal(reason)
-            if len(self._known) >= _MAX_SCHEMAS:
-                self._known.clear()
-            self._known[name] = grammar
-        return GrammarMask(self._matcher(grammar))
-
-    def _matcher(self, grammar: str) -> Any:
         from llguidance import LLMatcher
 
-        with self._lock:
-            if self._vocabulary is None:
-                self._vocabulary = self._opened()
-        return LLMatcher(self._vocabulary, grammar, log_level=0)
+        grammar, reason = compiled(schema)
+        if reason is not None:
+            raise _refusal(reason)
+        if self._vocabulary is None:
+            self._vocabulary = self._opened()
+        return GrammarMask(LLMatcher(self._vocabulary, grammar, log_level=0))
 
     def _opened(self) -> Any:
         from llguidance import LLTokenizer, TokenizerWrapper

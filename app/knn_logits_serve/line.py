@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeAlias
 
 from knn_logits import KNNLogitsError
 from knn_logits.hosting import Deadline
@@ -56,10 +55,6 @@ class Job:
             self.news.put_nowait(None)
 
 
-# Writes the answer of a job, in a thread.
-Work: TypeAlias = Callable[[Job], None]
-
-
 class Line:
     """Runs requests in their order; `jobs` are those that run or wait."""
 
@@ -68,8 +63,8 @@ class Line:
         self.jobs: list[Job] = []
         self._closed = False
 
-    def join(self, request: GenerationRequest, work: Work) -> Job:
-        """Puts a request at the end of the queue."""
+    def join(self, request: GenerationRequest, work: Callable[[Job], None]) -> Job:
+        """Puts a request at the end of the queue, whose answer `work` writes in a thread."""
         if self._closed:
             raise Refusal(_ENDING_REASON, 503)
         job, loop = Job(request), asyncio.get_running_loop()
@@ -87,14 +82,13 @@ class Line:
         running = [asyncio.wrap_future(job.future) for job in self.jobs if job.future.running()]
         if running:
             await asyncio.wait(running, timeout=_PATIENCE)
-        for job in self.jobs:
-            job.leave()
-        if running:
+            for job in self.jobs:
+                job.leave()
             await asyncio.wait(running)
         self._thread.shutdown(wait=False)
 
 
-def _run(job: Job, work: Work) -> None:
+def _run(job: Job, work: Callable[[Job], None]) -> None:
     ended = None
     try:
         if not job.deadline.cancelled:

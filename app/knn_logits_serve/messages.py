@@ -12,15 +12,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from knn_logits import text_ids
-from knn_logits.errors import ConfigError
 from knn_logits.hosting import chat_ids
 from knn_logits_serve.refusals import Refusal
 
 MOST_MESSAGES = 4096
-_MAX_KIND = 40
 # This invisible sign marks the notes of the server in an answer. So they can be removed when the
 # chat is sent back: a model would write similar ones.
 SIGN = "\u2060"
@@ -51,19 +49,6 @@ class Message(Strict):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content = None
-
-    @field_validator("content", mode="before")
-    @classmethod
-    def _check_parts(cls, content: Any) -> Any:
-        """Refuses images, sounds and files by name."""
-        for part in content if isinstance(content, list) else ():
-            kind = part.get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str) and kind != "text":
-                raise ValueError(
-                    f"a part of the type {kind[:_MAX_KIND]!r} is not supported, since the model "
-                    "reads text only: remove it"
-                )
-        return content
 
     @property
     def text(self) -> str:
@@ -111,15 +96,10 @@ def _strict(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 class Chat:
     """Turns messages into the text, or the tokens, that a model continues."""
 
-    def __init__(self, tokenizer: Any, template: str | None = None) -> None:
-        self._tokenizer, self._template = tokenizer, template
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
         # Whether the plain template is used.
-        self.plain = template is None and not getattr(tokenizer, "chat_template", None)
-        if template is not None:
-            try:
-                self.prompt([Message(role="user", content="a")])
-            except Refusal as error:
-                raise ConfigError(f"the chat template cannot be used: {error}") from error
+        self.plain = not getattr(tokenizer, "chat_template", None)
 
     def prompt(self, messages: Sequence[Message], room: int | None = None) -> str | list[int]:
         """Returns what the model continues: the tokens of a template, or a plain text.
@@ -175,7 +155,6 @@ class Chat:
         return chat_ids(
             self._tokenizer,
             turns,
-            chat_template=self._template,
             add_generation_prompt=not answered,
             continue_final_message=answered,
         )

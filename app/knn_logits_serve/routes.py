@@ -21,7 +21,7 @@ from starlette.types import Receive
 from knn_logits_serve.answers import Answer, AnswerPart, message_json
 from knn_logits_serve.bodies import ChatBody, CompletionBody, TraceBody, body_of
 from knn_logits_serve.line import Job, Line
-from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer, without_numbers
+from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer
 from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.served import Served
 from knn_logits_serve.writing import run
@@ -92,12 +92,12 @@ class Routes:
 
     def open_webui(self, body: bytes) -> Answer | Response:
         """Checks a chat of Open WebUI, and answers its own requests."""
-        chat = without_numbers(body_of(ChatBody, body))
+        chat = body_of(ChatBody, body)
         answered = task_answer(chat)
         if answered is not None:
             return JSONResponse(message_json(chat.model, answered))
         generation = self.served.conversation(chat)
-        return OpenWebUIAnswer(self.served, replace(generation, drawn=bool(generation.body.stream)))
+        return OpenWebUIAnswer(replace(generation, drawn=bool(generation.body.stream)))
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok"})

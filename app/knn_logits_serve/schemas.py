@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from knn_logits.hosting import Deadline
+from typing import Any
 
 # The processor time and the memory of a child. The server compiles what passes once more.
 CPU_SECONDS, _MEMORY_BYTES = 2, 1 << 30
-_WAIT_SECONDS, _MAX_CHARACTERS = 0.1, 200_000
+_WAIT_SECONDS, _MAX_CHARACTERS = 60, 200_000
 _OPTIONS: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -22,30 +17,19 @@ _PROGRAM = (
 )
 
 
-def compiled(schema: dict[str, Any], deadline: Deadline) -> tuple[str, str | None]:
+def compiled(schema: dict[str, Any]) -> tuple[str, str | None]:
     """Returns the grammar of a schema and None, or a reason why there is none."""
     paths = json.dumps([path for path in sys.path if path])
-    with tempfile.TemporaryFile("w+") as request:
-        json.dump(schema, request)
-        request.seek(0)
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-B", "-c", _PROGRAM, paths, str(CPU_SECONDS)],
-            stdin=request,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-    found = None
+    command = [sys.executable, "-I", "-B", "-c", _PROGRAM, paths, str(CPU_SECONDS)]
     try:
-        while found is None:
-            with suppress(subprocess.TimeoutExpired):
-                found, _ = child.communicate(timeout=_WAIT_SECONDS)
-            deadline.check()
-    finally:
-        child.kill()
-        child.communicate()
-    if child.returncode or not found:
+        child = subprocess.run(
+            command, input=json.dumps(schema).encode(), capture_output=True, timeout=_WAIT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return "", "it takes too much time to compile"
+    if child.returncode or not child.stdout:
         return "", "it takes too much time or memory to compile"
-    grammar, reason = json.loads(found)
+    grammar, reason = json.loads(child.stdout)
     return grammar, reason
 
 
@@ -53,13 +37,13 @@ def main() -> None:
     """Compiles the schema on stdin, in the child."""
     try:
         import resource
-    except ImportError:  # Windows, where only the request's deadline ends the child
+    except ImportError:  # Windows, where only the time that has passed ends the child
         pass
     else:
         seconds = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+    from llguidance import LLMatcher, LLTokenizer
 
     schema = json.loads(sys.stdin.read())
     try:
@@ -70,20 +54,9 @@ def main() -> None:
     except ValueError as error:
         failed, messages, grammar = True, [str(error)], ""
     if not failed and not messages:
-        matcher = LLMatcher(LLTokenizer(TokenizerWrapper(_Bytes())), grammar, log_level=0)
+        matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
         # Some limits of the library are met by the first token only.
         matcher.compute_bitmask()
         messages = [matcher.get_error()] if matcher.is_error() else []
     reason = " ".join(messages) if failed or messages else None
     sys.stdout.write(json.dumps([grammar, reason]))
-
-
-class _Bytes:
-    """A tokenizer of bytes, which is made in no time."""
-
-    eos_token_id, bos_token_id = 256, None
-    special_token_ids = (256,)
-    tokens = (*(bytes([number]) for number in range(256)), b"<end>")
-
-    def __call__(self, text: str) -> list[int]:
-        return list(text.encode())

@@ -12,7 +12,8 @@ import torch
 
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
-from knn_logits_app.decoding import context_of, end_tokens, pad_rows
+from knn_logits.hosting import context_length
+from knn_logits_app.decoding import end_tokens, pad_rows
 from knn_logits_app.library import Reopening, by_name
 from knn_logits_serve.bodies import (
     ChatBody,
@@ -27,8 +28,8 @@ from knn_logits_serve.grammar import Grammars
 from knn_logits_serve.messages import Chat, Message, ordered
 from knn_logits_serve.refusals import Refusal, too_long
 
-# The number of tokens that a completion writes by default, as with OpenAI.
-_COMPLETION_TOKENS = 16
+# The numbers of tokens that are written by default, as with OpenAI for a completion.
+_COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256
 
 
 class Served:
@@ -50,8 +51,6 @@ class Served:
         tokenizer: Any,
         stores: Sequence[Datastore] | Mapping[str, Datastore],
         *,
-        chat_template: str | None = None,
-        chat_tokens: int = 256,
         asks: bool = False,
         **settings: Any,
     ) -> None:
@@ -80,39 +79,18 @@ class Served:
             **{f"{name}+{store}": (store,) for store in every},
             name: (),
         }
-        self.chat = Chat(tokenizer, chat_template)
+        self.chat = Chat(tokenizer)
         self.asks = asks
-        self.context = context_of(model)
-        self._chat_tokens = chat_tokens
+        self.context = context_length(model)
         self._cutting = threading.Lock()
         self.ends = end_tokens(model)
         # Special tokens are not part of the text.
-        self.grammars = Grammars(tokenizer, self.ends, self.words)
+        words = int(model.get_output_embeddings().weight.shape[0])
+        self.grammars = Grammars(tokenizer, self.ends, words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
             self.memory.over(store)
-
-    @property
-    def notice(self) -> str | None:
-        """A line about the model for the person who starts the server."""
-        if not self.chat.plain:
-            return None
-        return (
-            "the tokenizer has no chat template, so the model continues the last message of a chat "
-            "as plain text: give a template with --chat-template"
-        )
-
-    @property
-    def generation(self) -> dict[str, Any]:
-        """Arguments of `generate()` that this model always needs."""
-        pad = self.tokenizer.pad_token_id
-        pad = pad if pad is not None else min(self.ends, default=0)
-        return {"pad_token_id": pad}
-
-    @property
-    def words(self) -> int:
-        return int(self.model.get_output_embeddings().weight.shape[0])
 
     def memory_of(self, request: GenerationRequest) -> Memory:
         """Returns the memory with the settings of a request. Its indexes are open already."""
@@ -145,7 +123,7 @@ class Served:
             raise Refusal("max_tokens is 0: ask for a token", param="max_tokens")
         room = None
         if self.context is not None:
-            usual = min(self._chat_tokens, self.context // 2)
+            usual = min(_CHAT_TOKENS, self.context // 2)
             room = self.context - (requested or usual)
         with self._cutting:
             text = self.chat.prompt(messages, room)
@@ -155,8 +133,8 @@ class Served:
             words = None if self.chat.plain else last.text
             prompt = replace(prompt, message=words, opens=True)
         if requested is None:
-            room = self._chat_tokens if self.context is None else self.context - prompt.tokens
-            requested = min(self._chat_tokens, room)
+            room = _CHAT_TOKENS if self.context is None else self.context - len(prompt.ids)
+            requested = min(_CHAT_TOKENS, room)
         request = self._request(body, (prompt,), requested, chat=True)
         return self._asked(body, messages, request)
 
@@ -165,12 +143,12 @@ class Served:
     ) -> GenerationRequest:
         """Asks the documents, where the request or the server says so and where it is possible."""
         *before, last = messages
-        can = bool(request.stores) and last.role == "user" and request.n == 1
+        can = bool(request.stores) and last.role == "user"
         if body.ask and not can:
-            raise Refusal(
-                "ask needs a datastore, a last message of the user, and one answer", param="ask"
-            )
-        if not can or not (self.asks if body.ask is None else body.ask):
+            raise Refusal("ask needs a datastore and a last message of the user", param="ask")
+        # A quotation is no JSON, and neither is a line that says that no passage answers.
+        asks = (self.asks if body.ask is None else body.ask) and request.schema is None
+        if not can or not asks:
             return request
         with self._cutting:
             history = self.chat.history(before)
@@ -252,12 +230,17 @@ class Served:
                 )
             ids = list(content)
             text = str(self.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
-        self._check_room(len(ids), new_tokens)
+        if self.context is not None and len(ids) + new_tokens > self.context:
+            raise too_long(
+                f"{len(ids):,} tokens of text plus {new_tokens:,} new tokens exceed the model's "
+                f"context of {self.context:,}: shorten one of them",
+                "max_tokens" if len(ids) < self.context else None,
+            )
         if not ids:
             raise Refusal("the prompt is empty: write something first", param="prompt")
         tensor = torch.tensor([ids], device=self.model.device)
         inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
-        return Prompt(inputs, ids, len(ids), text)
+        return Prompt(inputs, ids, text)
 
     def trace(self, body: TraceBody) -> dict[str, Any]:
         """The longest spans of a text in each datastore, without the model."""
@@ -277,12 +260,3 @@ class Served:
         # A fast tokenizer fails when two threads use it at the same time.
         with self._cutting:
             return text_ids(self.tokenizer, text)
-
-    def _check_room(self, prompt_tokens: int, new_tokens: int) -> None:
-        context = self.context
-        if context is not None and prompt_tokens + new_tokens > context:
-            raise too_long(
-                f"{prompt_tokens:,} tokens of text plus {new_tokens:,} new tokens exceed the "
-                f"model's context of {context:,}: shorten one of them",
-                "max_tokens" if prompt_tokens < context else None,
-            )

@@ -16,51 +16,26 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 
 from knn_logits.errors import ConfigError
-from knn_logits_app.door import (
-    TWO_LENGTHS,
-    Message,
-    Names,
-    Receive,
-    Send,
-    again,
-    has_two_lengths,
-    header,
-    read_body,
-)
+from knn_logits_app.door import Door, Message, Names, Receive, Send, again, header, read_body
 from knn_logits_serve.line import Line, log_failure
 from knn_logits_serve.refusals import Refusal, refusal_of
 from knn_logits_serve.routes import build_app
 from knn_logits_serve.served import Served
 
-# These paths need no key.
-_OPEN_PATHS = ("/health",)
 _MAX_BODY = 4_000_000  # bytes
 
 
 class Guard:
     """The ASGI middleware that checks every request, and answers what it refuses."""
 
-    def __init__(self, app: Any, settings: Settings) -> None:
+    def __init__(self, app: Any, key: str | None) -> None:
         self._app = app
-        self._key = None if settings.key is None else settings.key.encode()
-        self._names = Names(settings.names, settings.host)
-        # Only pages of sites that `_check_names` lets pass get here.
-        self._with_cors = CORSMiddleware(
-            self._checked, allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"]
-        )
+        self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        try:
-            self._check_names(scope)
-        except Refusal as refusal:
-            await _answer(refusal, scope, receive, send)
-        else:
-            await self._with_cors(scope, receive, send)
-
-    async def _checked(self, scope: Message, receive: Receive, send: Send) -> None:
         begun = False
 
         async def sending(message: Message) -> None:
@@ -80,28 +55,14 @@ class Guard:
             if not isinstance(error, Refusal):
                 log_failure(error)
             if not begun:
-                await _answer(refusal_of(error), scope, receive, send)
-
-    def _check_names(self, scope: Message) -> None:
-        if has_two_lengths(scope):
-            raise Refusal(TWO_LENGTHS)
-        if self._key is not None:
-            return  # Pages of other sites do not know the key, so no further check is needed.
-        foreign = self._names.foreign(scope)
-        if foreign == ("host", ""):
-            raise Refusal("the request has no Host header: send one", 400)
-        if foreign is None:
-            return
-        kind, name = foreign
-        refused = (
-            f"this server does not answer under the name {name[:80]!r}: give it with --name"
-            if kind == "host"
-            else "pages of another site may not call this server: name the site with --name"
-        )
-        raise Refusal(f"{refused}, or set an API key", 403)
+                # The request's body may not have been read, so the connection is closed.
+                refusal = refusal_of(error)
+                headers = {**refusal.headers, "connection": "close"}
+                answer = JSONResponse(refusal.content, refusal.status, headers)
+                await answer(scope, receive, send)
 
     def _check_key(self, scope: Message) -> None:
-        if self._key is None or scope["path"] in _OPEN_PATHS:
+        if self._key is None or scope["path"] == "/health":
             return
         for value in header(scope, b"authorization"):
             kind, _, credentials = value.partition(" ")
@@ -116,10 +77,15 @@ class Guard:
         )
 
 
-async def _answer(refusal: Refusal, scope: Any, receive: Any, send: Any) -> None:
-    """Refuses a request. Its body may not have been read, so the connection is closed."""
-    headers = {**refusal.headers, "connection": "close"}
-    await JSONResponse(refusal.content, refusal.status, headers)(scope, receive, send)
+def guarded(app: Any, settings: Settings) -> Door:
+    """Puts the checks before an application. Only pages of named sites, or with the key, get in."""
+    with_cors = CORSMiddleware(
+        Guard(app, settings.key), allow_origin_regex=".*", allow_methods=["*"], allow_headers=["*"]
+    )
+    # Pages of other sites do not know the key, so no further check is needed.
+    names = Names(settings.names, settings.host) if settings.key is None else None
+    advice = "name it with --name, or set an API key"
+    return Door(with_cors, names, advice, lambda line, status: Refusal(line, status).content)
 
 
 @dataclass(frozen=True)
@@ -143,7 +109,7 @@ class Server(uvicorn.Server):
     def __init__(self, served: Served, settings: Settings) -> None:
         self.line = Line()
         config = uvicorn.Config(
-            Guard(build_app(served, self.line), settings),
+            guarded(build_app(served, self.line), settings),
             log_level="warning",
             access_log=False,
             server_header=False,

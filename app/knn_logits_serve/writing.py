@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,6 @@ from knn_logits_serve.line import Job
 from knn_logits_serve.messages import NOTE
 from knn_logits_serve.served import Served
 
-Tell: TypeAlias = Callable[[AnswerPart], None]
-# A document with a smaller share in a token is not named beside it.
-LEAST_SHARE = 0.05
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
 
@@ -41,7 +38,7 @@ class AnswerWriter:
         request: GenerationRequest,
         prompt: Prompt,
         choice: int,
-        tell: Tell,
+        tell: Callable[[AnswerPart], None],
         overheard: Overheard | None = None,
         knn: KNNLogitsProcessor | None = None,
     ) -> None:
@@ -67,11 +64,6 @@ class AnswerWriter:
         if self._overheard is not None:
             scores = self._overheard.at(position, token, self._request.logprobs or 0)
             piece = scored(self._served.tokenizer, text, *scores)
-        if self._knn is not None and self._request.body.stream:
-            largest = next(iter(self._knn.documents(token)), None)
-            if largest is not None and largest.share >= LEAST_SHARE:
-                share = self._knn.vote.influence(0, token) if self._knn.vote else 0.0
-                piece = replace(piece, share=share, document=largest)
         self._unsure.append(piece)
         text = "".join(token.text for token in self._unsure)
         stops = self._request.body.stops
@@ -149,17 +141,15 @@ def run(served: Served, job: Job) -> None:
         job.tell(_ask(served, job, memory))
         return
     with _attached(served, request, memory if request.new_tokens else None) as knn:
-        for number, prompt in enumerate(request.prompts):
-            echoed = echo_of(served, request, prompt, memory) if request.echo else None
-            for choice in range(number * request.n, (number + 1) * request.n):
-                if echoed is not None:
-                    job.tell(Piece(choice, prompt.text, echoed))
-                if not request.new_tokens:
-                    job.tell(End(choice, "length", 0, ""))
-                    continue
-                if job.deadline.cancelled:
-                    return
+        for choice, prompt in enumerate(request.prompts):
+            if job.deadline.cancelled:
+                return
+            if request.echo:
+                job.tell(Piece(choice, prompt.text, echo_of(served, request, prompt, memory)))
+            if request.new_tokens:
                 job.tell(_write_text(served, job, prompt, choice, knn))
+            else:
+                job.tell(End(choice, "length", 0, ""))
 
 
 def _ask(served: Served, job: Job, memory: Memory) -> End:
@@ -168,30 +158,21 @@ def _ask(served: Served, job: Job, memory: Memory) -> End:
     prompt = request.prompts[0]
     writer = AnswerWriter(served, request, prompt, 0, job.tell)
     outside = request.body.outside if isinstance(request.body, ChatBody) else "decline"
-    config, mask = AskConfig(outside=outside, max_new_tokens=request.new_tokens), None
-    if request.schema is not None:
-        # A quotation is no JSON, and neither is a line that says that no passage answers.
-        config = replace(config, words="write", outside="model")
-        mask = served.grammars.mask(request.schema, job.deadline)
+    config = AskConfig(outside=outside, max_new_tokens=request.new_tokens)
     asking = Asking(served.model, served.tokenizer, memory, config)
     answer = asking.answer(
         request.question or "",
         request.history,
         TokenStream(writer.add),
-        logits_processor=processors(request.sampling, 0, [], mask),
+        logits_processor=processors(request.sampling, 0, []),
         stopping_criteria=[_End(writer, job)],
     )
-    if request.schema is not None and not writer.written:
-        # No document says the answer, for which the model is not asked; but JSON was promised.
-        with _attached(served, request, memory) as knn:
-            return _write_text(served, job, prompt, 0, knn)
-    noted = answer.note and request.schema is None
-    text = f"{answer.text}{NOTE}{answer.note})" if noted else answer.text
+    text = f"{answer.text}{NOTE}{answer.note})" if answer.note else answer.text
     if writer.written:
         writer.flush()
     rest = text[len(answer.text) :] if writer.written else text
     if rest:
-        job.tell(Piece(0, rest, (), None if writer.written else answer))
+        job.tell(Piece(0, rest, ()))
     full = writer.written >= request.new_tokens
     tokens = writer.written or len(answer.tokens)
     return End(0, "length" if full else "stop", tokens, text, answer=answer)
@@ -233,12 +214,13 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, job.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    mask = None if request.schema is None else served.grammars.mask(request.schema, job.deadline)
+    mask = None if request.schema is None else served.grammars.mask(request.schema)
+    pad = served.tokenizer.pad_token_id
     # A processor drafts passages, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
     output = generate(
         **prompt.inputs,
-        **served.generation,
+        pad_token_id=min(served.ends, default=0) if pad is None else pad,
         do_sample=False,
         num_beams=1,
         max_new_tokens=request.new_tokens,

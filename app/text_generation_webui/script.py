@@ -80,7 +80,7 @@ class Answer:
         for whole in (whole for _, ids in steps for whole in self._readings(ids)):
             with suppress(KNNLogitsError):  # the last token of a text that was cut
                 trace = self._knn.trace(whole, self._tokenizer, max_neighbors=_PASSAGES)[0]
-                return str(chat_page(trace, self._knn.memory.stores[0].manifest.metric))
+                return str(chat_page(trace))
         return None
 
     def _readings(self, ids: Any) -> list[Any]:

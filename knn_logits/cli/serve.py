@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,53 +44,32 @@ class ServerOptions:
     )
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
-    """The name that clients use, and how chats are answered."""
-
-    model_name: str | None = setting(None, "Model name shown to clients.")
-    chat_tokens: int = setting(256, "Default maximum tokens of a chat answer.", least=1)
-    chat_template: str | None = setting(None, "File with a Jinja chat template.", metavar="FILE")
-    ask: bool = setting(
-        True,
-        "Answer chats from the documents if the model has a chat template. A request's `ask` "
-        "overrides this.",
-        option="--ask/--no-ask",
-    )
-
-    def keywords(self) -> dict[str, Any]:
-        keywords: dict[str, Any] = {"chat_tokens": self.chat_tokens}
-        if self.chat_template is None:
-            return keywords
-        try:
-            template = Path(self.chat_template).read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(
-                f"--chat-template {self.chat_template} cannot be read: pass a text file"
-            ) from error
-        return {**keywords, "chat_template": template}
-
-
 @command
 def serve(
     model: Model,
     server: ServerOptions,
-    answers: AnswerOptions,
     memory: ServedMemoryOptions,
     run: ModelRun,
     stores: list[str] = argument(
         "[NAME=]STORE...", f"{STORE_HELP} Clients select one alone as model MODEL+NAME."
     ),
+    model_name: str | None = setting(None, "Model name shown to clients."),
+    ask: bool = setting(
+        True,
+        "Answer chats from the documents if the model has a chat template. A request's `ask` "
+        "overrides this.",
+        option="--ask/--no-ask",
+    ),
 ) -> None:
     """Serve an OpenAI-compatible API, with the source of every word."""
     if any(find_spec(name) is None for name in ("starlette", "uvicorn", "knn_logits_serve")):
         raise MissingDependencyError('the server needs Starlette: pip install "knn-logits[serve]"')
-    how = answers.keywords()
-    from knn_logits_serve import Served, Settings
-    from knn_logits_serve import serve as start
+    from knn_logits_serve.served import Served
+    from knn_logits_serve.server import Settings
+    from knn_logits_serve.server import serve as start
 
     limits = Settings(**vars(server))
-    name = answers.model_name or _name_of(model)
+    name = model_name or _name_of(model)
     datastores = _opened(stores)
     opened = memory.over(list(datastores.values()))
     loaded, tokenizer = run.load(model)
@@ -98,10 +77,10 @@ def serve(
         doing("checking the datastore")
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
-        engine = Served(name, loaded, tokenizer, datastores, **how, **settings)
-        engine.asks = answers.ask and not engine.chat.plain
-        if engine.notice is not None:
-            tell(engine.notice)
+        engine = Served(name, loaded, tokenizer, datastores, **settings)
+        engine.asks = ask and not engine.chat.plain
+        if engine.chat.plain:
+            tell("the tokenizer has no chat template, so chats are continued as plain text")
         if server.key is None and server.host not in _THIS_MACHINE:
             tell(
                 "anyone who can reach this machine can send requests: set --api-key to restrict "
@@ -161,7 +140,8 @@ def page(
     loaded, tokenizer = run.load(model)
     with interruptible("the page is closed"):
         doing("starting the page")
-        from knn_logits_app import Library, launch
+        from knn_logits_app.library import Library
+        from knn_logits_app.server import launch
 
         library = Library.of(_name_of(model), loaded, tokenizer, datastores)
         try:

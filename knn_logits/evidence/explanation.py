@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,9 +30,6 @@ from knn_logits.mixture.vote import Vote
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import whole_number
 
-# Called with the votes at some places of a text, and the tokens that stand there.
-OnVote: TypeAlias = Callable[[Vote, list[int]], None]
-
 _QUERIES_AT_ONCE = 256
 
 
@@ -46,7 +42,6 @@ def explain(
     source: str | None = None,
     max_neighbors: int = MAX_NEIGHBORS,
     candidates: int = 0,
-    on_vote: OnVote | None = None,
     **settings: Unpack[MemorySettings],
 ) -> Trace:
     """Traces which passages of a datastore support each word of a text.
@@ -65,8 +60,6 @@ def explain(
         source: The text that an encoder-decoder model reads, without prefix.
         max_neighbors: The most passages to keep for each token.
         candidates: How many of the likeliest tokens the trace names at each token.
-        on_vote: Called with the votes at some places in a row, one a row, and with the tokens that
-            stand there.
         settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
             `Memory` explains. The default of each is the datastore's setting for scoring.
 
@@ -97,7 +90,7 @@ def explain(
         raise CorpusError(
             "the text has fewer than two tokens, so there is nothing to explain; use a longer text"
         )
-    reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, on_vote)
+    reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates)
     if pairs is None and all(store.manifest.learned is None for store in memory.stores):
         reading.quotations = Quotations(memory.stores)
     windows, device = memory.stores[0].manifest.windows, input_device(model)
@@ -126,11 +119,8 @@ def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None
 class _Reading:
     """The tokens of a text, which are traced from the second on while the text is read."""
 
-    def __init__(
-        self, tracer: Tracer, ids: list[int], candidates: int, on_vote: OnVote | None
-    ) -> None:
-        self._tracer, self._ids = tracer, ids
-        self._candidates, self._on_vote = candidates, on_vote
+    def __init__(self, tracer: Tracer, ids: list[int], candidates: int) -> None:
+        self._tracer, self._ids, self._candidates = tracer, ids, candidates
         self._words = token_texts(tracer.tokenizer, ids)
         self._tokens: list[TokenTrace] = []
         self.quotations: Quotations | None = None
@@ -146,8 +136,6 @@ class _Reading:
             neighbors = memory.neighbors(queries, text[:, : end - 1])
             targets = text[0, begin:end].to(scores.device)
             vote = memory.vote(neighbors, scores)
-            if self._on_vote is not None:
-                self._on_vote(vote, targets.tolist())
             self._add(begin, vote, scores.gather(-1, targets[:, None])[:, 0])
 
     def _add(self, begin: int, vote: Vote, log_p_lm: Tensor) -> None:

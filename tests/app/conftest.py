@@ -82,7 +82,7 @@ def session(library):
 @contextlib.contextmanager
 def serving(library, **settings):
     """Runs the page, and gives its address and its models and visitors."""
-    from knn_logits_app import launch
+    from knn_logits_app.server import launch
 
     page, server = launch(library, block=False, **settings)
     yield page.local_url.rstrip("/"), server

@@ -3,7 +3,7 @@
 import pytest
 
 OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violations"]}
-TABS = ("Generate", "Explain", "Evaluate", "About")
+TABS = ("Generate", "Explain", "Evaluate")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

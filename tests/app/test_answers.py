@@ -109,35 +109,9 @@ def test_signs_of_markdown_are_shown_as_what_they_mean():
 
 
 def test_a_word_without_a_vote_says_so(drawing):
-    page = drawing(views.frame({"knn": answer(token(" cover", 0.0))}, {}))
-    assert page.locator(".kl-panel").count() == 0
-    words(page).click()
-    assert "the model’s own" in shown(page, ".kl-panel")
-    assert shown(page, ".kl-headline") == "The memory had no part in these words."
-
-
-def test_an_excerpt_that_ends_within_a_span_shows_the_word_that_was_clicked(drawing):
-    """The passage of the first word reaches only so far, here to the first letter of a name."""
-    text = [" in", " 1974", " by", " Marta", " L", "ind"]
-    tokens = []
-    for place, piece in enumerate(text):
-        after = "".join(text[place + 1 : 5])
-        near = neighbor(before="Founded", word=piece, after=after, entry=place)
-        share = DocumentShare("manual", "d1", "Winches", None, 0.9)
-        tokens.append(token(piece, 0.9, [near], documents=[share], changed=True))
-    tokens[-1].neighbors[0] = neighbor(before=" L", word="ind", after=" was", entry=5)
-    tokens[-2].neighbors[0] = neighbor(before=" Marta", word=" L", after="ind was", entry=4)
-    page = drawing(views.frame({"knn": answer(*tokens)}, {}))
-    words(page).nth(4).click()
-    assert page.locator(".kl-panel mark b").inner_text() == "Lind"
-    assert shown(page, ".kl-panel blockquote") == "Founded in 1974 by Marta Lind …"
-
-
-def test_nothing_near_is_said(drawing):
-    far = token(" cover", 0.0, [neighbor()], lmbda=0.0)
-    page = drawing(views.frame({"knn": answer(far)}, {}))
-    assert "Nothing near. The memory has no part in these words." in shown(page, ".kl-far")
-    words(page).click()
-    assert "λ is 0 here, so the memory has no part." in shown(page, ".kl-panel")
-    page = drawing(views.frame({"knn": answer(token(" cover"))}, {}))
-    assert page.locator(".kl-far").count() == 0
+    for lmbda, said in ((0.5, "the model’s own"), (0.0, "λ is 0 here, so the memory has no part.")):
+        page = drawing(views.frame({"knn": answer(token(" cover", 0.0, lmbda=lmbda))}, {}))
+        assert page.locator(".kl-panel").count() == 0
+        words(page).click()
+        assert said in shown(page, ".kl-panel")
+        assert shown(page, ".kl-headline") == "The memory had no part in these words."

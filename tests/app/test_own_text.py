@@ -1,14 +1,14 @@
 """A visitor's own text: read within limits, built with progress, kept for one, deleted."""
 
 import gzip
-import re
 import shutil
-import zlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from gate_cases import random_adaptive
+from office_files import docx, paragraph
 from tuned import write_settings
 
 from app.conftest import eventually
@@ -17,22 +17,15 @@ from knn_logits.errors import LimitError
 from knn_logits.limits import Deadline
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.stored import stored_gate
-from knn_logits_app.page import card
+from knn_logits_app.given_text import measured_html
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
-from knn_logits_app.tab_evaluate import measured_html
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
 from knn_logits_app.your_text import build_steps, documents_of
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
-# Facts of the manual in words that it does not contain.
-MEASURED = (
-    "What helps against E529 is this: adjust the front hose. The right position of K-5750 is "
-    "opposite the front filter. The manual's advice on E647 reads: test the lower blade. Whoever "
-    "wants to be rid of E490 should fasten the upper blade. A machine down with E761 needs a new "
-    "K-2084. The fault that raises E976 is called a noisy inner roller. An operator who meets E335 "
-    "is looking at a rusty right clamp. The firm that delivers K-7909 is Yelgear."
-)
+# A fact of the manual in words that it does not contain.
+MEASURED = "What helps against E529 is this: adjust the front hose."
 
 
 @pytest.fixture
@@ -69,9 +62,6 @@ def test_it_has_the_settings_and_the_gate_of_the_first_datastore(session, visito
     assert isinstance(found, AdaptiveGate)
     for name, array in gate.to_arrays().items():
         assert np.array_equal(found.to_arrays()[name], array)
-    about = card("manual", like)
-    assert "suffix weight 4" in about
-    assert "suffix weight" not in card("manual", first)
 
 
 def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
@@ -109,14 +99,6 @@ def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, v
     assert not folder.exists()
 
 
-def test_who_was_away_for_long_is_forgotten(session, visitors):
-    store = build(session, visitors)[-1]
-    visitors.by_session["one"].used -= 4000
-    build(session, visitors, "two")
-    assert not store.folder.exists()
-    assert list(visitors.by_session) == ["two"]
-
-
 def test_a_cancelled_build_leaves_nothing(session, visitors):
     deadline = Deadline(60)
     documents = [Document(TEXT * 100, "long")]
@@ -130,9 +112,8 @@ def test_a_cancelled_build_leaves_nothing(session, visitors):
 
 
 def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
-    """A PDF that is called .txt: its 4 KB give far more text than a visitor may bring."""
-    path = tmp_path / "notes.txt"
-    path.write_bytes(flooded_pdf(characters=1_000_000))
+    """Its few KB give far more text than a visitor may bring."""
+    path = Path(docx(tmp_path / "notes.docx", paragraph("words " * 160_000)))
     assert path.stat().st_size < session.limits.text_bytes / 4
     with pytest.raises(LimitError, match=r"the text has [0-9,]+ bytes; the limit is 400,000"):
         documents_of(session, [str(path)], Deadline(60))
@@ -140,35 +121,6 @@ def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
     cancelled.cancel()
     with pytest.raises(LimitError, match="stopped"):
         documents_of(session, [str(path)], cancelled)
-
-
-def test_a_pdf_is_read_with_its_pages(session, tmp_path):
-    path = tmp_path / "handbook.pdf"
-    path.write_bytes(flooded_pdf(characters=1_200))
-    (document,), skipped = documents_of(session, [str(path)], Deadline(60))
-    assert "words words" in document.text
-    assert (document.title, document.uri, skipped) == ("handbook.pdf", "upload:handbook.pdf", 0)
-    assert [block.place for block in document.blocks] == ["page 1"]
-    # What is no such archive is not taken for one.
-    (tmp_path / "bad.docx").write_bytes(b"PK\x03\x04rest")
-    with pytest.raises(RequestError):
-        documents_of(session, [str(tmp_path / "bad.docx")], Deadline(60))
-
-
-def flooded_pdf(characters):
-    """Makes a PDF of one page, whose text packs far better than text does."""
-    lines = b"(" + b"words " * 100 + b") Tj 0 -14 Td "
-    packed = zlib.compress(b"BT /F1 12 Tf 20 380 Td " + lines * (characters // 600) + b"ET", 9)
-    objects = (
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 400 400]/Contents 5 0 R"
-        b"/Resources<</Font<</F1 4 0 R>>>>>>",
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-        b"<</Length %d/Filter/FlateDecode>>stream\n" % len(packed) + packed + b"\nendstream",
-    )
-    numbered = (b"%d 0 obj\n" % n + one + b"\nendobj\n" for n, one in enumerate(objects, start=1))
-    return b"%PDF-1.4\n" + b"".join(numbered) + b"trailer\n<</Root 1 0 R>>\nstartxref\n0\n%%EOF"
 
 
 def test_stopping_reaches_the_visitors_own_work_only(visitors):
@@ -210,7 +162,7 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
     files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
     found, skipped = documents_of(session, files, Deadline(60))
     assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2"]
-    assert [one.uri for one in found] == ["upload:notes.md", "https://example.org/w", None]
+    assert [one.uri for one in found] == [None, "https://example.org/w", None]
     assert skipped == 0
 
 
@@ -220,6 +172,7 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
         ("bomb.txt", gzip.compress(b"0" * 1_000_000)),
         ("table.parquet", b"PAR1"),
         ("archive.txt", b"PK\x03\x04rest"),
+        ("bad.docx", b"PK\x03\x04rest"),
         ("program.exe", b"MZ"),
         ("rows.jsonl", b'{"title": "no text"}\n'),
         ("empty.txt", b""),
@@ -234,24 +187,20 @@ def test_what_is_no_text_is_refused(session, tmp_path, name, content):
 
 def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
     (tmp_path / "large.txt").write_text("word " * 100_000)
-    with pytest.raises(LimitError, match="bytes"):
-        documents_of(session, [str(tmp_path / "large.txt")], Deadline(60))
-    (tmp_path / "small.txt").write_text("word")
-    with pytest.raises(LimitError, match="files"):
-        documents_of(session, [str(tmp_path / "small.txt")] * 30, Deadline(60))
-    with pytest.raises(RequestError, match="attach it again"):
-        documents_of(session, [str(tmp_path / "gone.txt")], Deadline(60))
-    with pytest.raises(RequestError, match="attach it again"):
-        documents_of(session, [], Deadline(60))
+    for files, line in (
+        (["large.txt"], "bytes"), (["large.txt"] * 30, "files"), (["gone.txt"], "attach it again"),
+    ):  # fmt: skip
+        with pytest.raises((LimitError, RequestError), match=line):
+            documents_of(session, [str(tmp_path / name) for name in files], Deadline(60))
 
 
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
-    assert "lowers the perplexity" in html
-    alone, mixed = re.findall(r"<b>([0-9.,]+)</b>", html)
-    assert float(mixed) < float(alone)
+    assert "lowers the perplexity of these" in html
     documents_alone = Lookup(("manual",), {"lmbda": 1.0})
-    assert "<b>∞</b> with" in measured_html(session, MEASURED, documents_alone, Deadline(60))
+    assert "the perplexity is infinite" in measured_html(
+        session, MEASURED, documents_alone, Deadline(60)
+    )
     with pytest.raises(LimitError):
         measured_html(session, MEASURED, Lookup(("manual",)), Deadline(0.0))
     with pytest.raises(LimitError, match="the limit is 40,000"):

@@ -107,29 +107,23 @@ def test_a_visitor_of_a_space_uploads_documents(client, tmp_path, monkeypatch):
     assert "4 documents" in seen, seen[-500:]
 
 
-def test_without_its_model_the_entry_says_so(monkeypatch):
-    main = runpy.run_path(str(ROOT / "app" / "app.py"))["main"]
-
-    def missing():
-        raise ConnectionError("the model is missing")
-
-    monkeypatch.setitem(main.__globals__, "sqlite_library", missing)
-    monkeypatch.setattr(sys, "argv", ["app.py"])
-    with pytest.raises(SystemExit, match="the model is missing"):
-        main()
-
-
-def test_the_entry_says_which_address_to_open(monkeypatch, capsys):
+def test_the_entry_says_which_address_to_open_or_what_is_missing(monkeypatch, capsys):
     main = runpy.run_path(str(ROOT / "app" / "app.py"))["main"]
 
     def launched(library, on_ready, **_):
         on_ready("http://127.0.0.1:7860/")
+
+    def missing():
+        raise ConnectionError("the model is missing")
 
     monkeypatch.setitem(main.__globals__, "sqlite_library", lambda: None)
     monkeypatch.setitem(main.__globals__, "launch", launched)
     monkeypatch.setattr(sys, "argv", ["app.py"])
     main()
     assert capsys.readouterr().out.startswith("Open http://127.0.0.1:7860/ in a browser.")
+    monkeypatch.setitem(main.__globals__, "sqlite_library", missing)
+    with pytest.raises(SystemExit, match="the model is missing"):
+        main()
 
 
 @pytest.mark.instruct

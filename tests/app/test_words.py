@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.answers import Node, answer, drawn, neighbor, token
+from app.answers import answer, drawn, neighbor, token
 from knn_logits.evidence.records import DocumentShare, Rival
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
@@ -60,12 +60,6 @@ def test_an_answer_that_grows_has_colours_and_no_sources():
     growing = Answer("Open the", words=(Piece(" cover", 0.9, True), Piece(" of", 0.9)), knn=True)
     looks = [look for _, look, _ in drawn(growing)["words"]]
     assert looks == ["kl-w kl-changed kl-l4", "kl-w kl-agreed"]
-
-
-def test_words_that_two_answers_share_are_found_in_their_order():
-    one, two = ["Then", "open", "the", "left", "cover"], ["open", "the", "red", "cover"]
-    found = Node().evaluate("(...texts) => knnLogits.sharedWords(...texts)", one, two)
-    assert found == [[False, True, True, False, True], [True, True, False, True]]
 
 
 def test_words_in_a_row_from_one_place_are_one_span():

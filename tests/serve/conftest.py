@@ -100,7 +100,7 @@ def held(served, monkeypatch):
 
 @pytest.fixture(scope="package")
 def served(model, tokenizer, store):
-    from knn_logits_serve import Served
+    from knn_logits_serve.served import Served
 
     return Served("tiny", model, tokenizer, {"texts": store})
 

@@ -6,9 +6,8 @@ import json
 import pytest
 from conftest import TEXTS
 
-from knn_logits_serve import Served
-from knn_logits_serve.bodies import ChatBody
 from knn_logits_serve.messages import Message, turns_of
+from knn_logits_serve.served import Served
 from serve.conftest import serving
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}Answer:"
@@ -31,22 +30,16 @@ def ask(client, text=QUESTION, model=MODEL, **settings):
 
 
 def test_a_document_s_sentence_is_the_answer(asked):
-    found = ask(asked)
-    assert found.choices[0].message.content == TEXTS[2]
-    assert found.choices[0].finish_reason == "stop"
-    sources = found.choices[0].model_extra["sources"]
+    found = ask(asked).choices[0]
+    assert found.message.content == TEXTS[2]
+    assert found.finish_reason == "stop"
+    sources = found.model_extra["sources"]
     assert (sources["answered"], sources["quoted"], sources["alone"]) == (True, True, False)
     assert sources["passages"][0]["document"] == "2"
-
-
-def test_a_stream_has_the_same_text_and_ends_with_the_sources(asked):
     chunks = list(ask(asked, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == TEXTS[2]
-    sources = chunks[-1].choices[0].model_extra["sources"]
-    assert sources["answered"]
-    # They come with the words, and again at the end.
-    (words,) = [chunk.choices[0] for chunk in chunks if chunk.choices[0].delta.content]
-    assert words.model_extra["sources"] == sources
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].model_extra["sources"] == sources
 
 
 def test_the_nearest_sentences_are_no_answer(asked):
@@ -66,47 +59,19 @@ def test_the_model_answers_alone_where_a_request_lets_it(asked):
     assert found.message.content.endswith("the model answers without the documents.)")
 
 
-def test_chats_are_continued_where_that_is_asked_for(asked):
+def test_chats_are_continued_where_that_is_asked_for(asked, openai):
     for settings in ({"extra_body": {"ask": False}}, {"model": "tiny"}):
         assert ask(asked, **settings).choices[0].message.content != TEXTS[2]
-
-
-def test_a_question_that_cannot_be_asked_is_refused(asked):
-    from openai import BadRequestError
-
-    with pytest.raises(BadRequestError, match="ask needs a datastore"):
+    with pytest.raises(openai.BadRequestError, match="ask needs a datastore"):
         ask(asked, model="tiny", extra_body={"ask": True})
 
 
-def test_json_is_written_from_the_passage_that_is_near(asked):
+def test_json_is_promised_before_a_quotation(asked):
     pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
-    schema = {"type": "object", "properties": {"queen": {"enum": ["Mairead", "Oda"]}},
-              "required": ["queen"], "additionalProperties": False}  # fmt: skip
+    schema = {"enum": ["Mairead", "Oda"]}
     form = {"type": "json_schema", "json_schema": {"name": "queen", "schema": schema}}
-    messages = [{"role": "user", "content": QUESTION}]
-    for question, near in ((QUESTION, True), ("Explain photosynthesis", False), ("Is it?", False)):
-        messages[0]["content"] = question
-        request = {"model": MODEL, "messages": messages, "response_format": form}
-        found = asked.chat.completions.create(**request, max_tokens=40).choices[0]
-        # Neither a quotation nor a note about the documents stands in it.
-        assert json.loads(found.message.content)["queen"] in ("Mairead", "Oda")
-        sources = found.model_extra["sources"]
-        read = [part["document"] for part in sources.get("passages", ()) if part["read"]]
-        assert read[:1] == (["2"] if near else [])
-        chunks = asked.chat.completions.create(**request, max_tokens=40, stream=True)
-        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-        assert text == found.message.content
-
-
-def test_the_model_reads_the_system_message(model, tokenizer, store):
-    own = copy.deepcopy(tokenizer)
-    own.chat_template = TEMPLATE
-    served = Served("tiny", model, own, {"texts": store}, asks=True)
-    roles = ("system", "user", "assistant", "user")
-    messages = [{"role": role, "content": f"A {role}?"} for role in roles]
-    request = served.conversation(ChatBody.model_validate({"model": MODEL, "messages": messages}))
-    assert request.question == "A user?"
-    assert [turn["role"] for turn in request.history] == list(roles[:-1])
+    found = ask(asked, response_format=form).choices[0]
+    assert json.loads(found.message.content) in schema["enum"]
 
 
 def test_a_note_about_the_documents_is_no_part_of_the_chat(asked):

@@ -9,7 +9,7 @@ from conftest import TEXTS
 from gguf_files import tiny, write_gguf
 
 from knn_logits import Document, GGUFModel, build_datastore
-from knn_logits_serve import Served
+from knn_logits_serve.served import Served
 from serve.conftest import PROMPT, serving
 from serve.test_response_format import FORM, SCHEMA
 
@@ -47,9 +47,8 @@ def test_bytes_of_tokens_are_those_of_their_text(client, tokenizer, tmp_path):
     assert b"".join(map(other.bytes_of, ids)).decode() == text
 
 
-def test_a_stream_names_documents_with_the_words(client):
-    *chunks, last = client.completions.create(
+def test_a_stream_names_its_documents(client):
+    *_, last = client.completions.create(
         model="tiny+texts", prompt=PROMPT, max_tokens=8, stream=True, extra_body={"knn": STRONG}
     )
-    assert any(chunk.choices[0].model_extra.get("sources") for chunk in chunks)
     assert last.choices[0].model_extra["sources"]["spans"]

@@ -9,7 +9,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits_app.decoding import pad_rows
-from knn_logits_serve import Served
+from knn_logits_serve.served import Served
 
 
 @pytest.mark.parametrize("fullgraph", [True, False])

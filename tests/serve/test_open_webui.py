@@ -7,11 +7,7 @@ import pytest
 
 from knn_logits_app.requests import is_web
 from knn_logits_serve.line import Line
-from knn_logits_serve.open_webui import (
-    _listed,
-    numbered,
-    title_of,
-)
+from knn_logits_serve.open_webui import _source, title_of
 from knn_logits_serve.routes import Routes
 from serve.conftest import PROMPT
 from serve.test_chat import templated
@@ -57,18 +53,14 @@ def test_the_text_streams_as_for_everybody(events, http):
     assert '"event"' not in both.text
 
 
-def test_each_document_is_a_source_and_its_number_stands_behind_its_words(events):
+def test_each_place_in_a_document_is_a_source(events):
     sources = [
         one["event"]["data"] for one in events if one.get("event", {}).get("type") == "source"
     ]
-    (whole,) = [one["part"]["text"] for one in events if one.get("type", "").endswith("part.done")]
-    numbers = [int(one) for one in re.findall(r"\u2060\[(\d+)\]", whole)]
-    assert numbers
-    assert sorted(set(numbers)) == list(range(1, len(sources) + 1))
-    assert re.sub(r"\u2060\[\d+\]", "", whole) == text_of(events)
+    assert sources
     for source in sources:
         assert source["source"]["name"]
-        assert len(source["document"]) == len(source["metadata"]) == len(source["distances"])
+        assert len(source["document"]) == len(source["metadata"])
         assert len({json.dumps(one) for one in source["metadata"]}) == 1
     assert len({one["metadata"][0]["source"] for one in sources}) == len(sources)
 
@@ -84,18 +76,6 @@ def test_the_coloured_words_are_a_page_of_their_own(events):
     side = json.loads(content)["sides"]["knn"]
     assert "".join(one["token"] for one in side["trace"]["tokens"])
     assert any(one["neighbors"] for one in side["trace"]["tokens"])
-
-
-def test_numbers_of_earlier_answers_are_no_words_of_the_chat(http):
-    def ask(*contents):
-        roles = ("user", "assistant", "user")
-        pairs = zip(roles, contents, strict=True)
-        messages = [{"role": role, "content": content} for role, content in pairs]
-        answer = http.post(CHAT, json=asked(messages=messages, stream=False)).json()
-        return answer["choices"][0]["message"]["content"], answer["usage"]["prompt_tokens"]
-
-    without = ask("The crane", " lifts [7] crates.", "The pump")
-    assert ask("The crane", " lifts [7] crates.\u2060[1]", "The pump") == without
 
 
 TASKS = {
@@ -115,37 +95,16 @@ def test_its_own_requests_ask_no_model(
     served = templated(model, tokenizer, store) if templated_model else served
     routes = Routes(served, Line.__new__(Line))
     task, expected = TASKS[field]
-    body = asked(messages=[{"role": "user", "content": task}], stream=False, max_tokens=1000)
-    answer = json.loads(routes.open_webui(json.dumps(body).encode()).body)
-    assert json.loads(answer["choices"][0]["message"]["content"]) == {field: expected}
 
-
-def test_a_message_that_looks_like_a_task_is_a_message(served):
-    routes = Routes(served, Line.__new__(Line))
-
-    def request(content, stream):
+    def answered(content, stream=False):
         body = asked(messages=[{"role": "user", "content": content}], stream=stream)
-        return routes.open_webui(json.dumps(body).encode()).request
+        return routes.open_webui(json.dumps(body).encode())
 
-    assert request("### Task:\nAnswer with the context.", False).stores == ("texts",)
-    # Only an answer that is drawn needs the likeliest other tokens.
-    assert request(TITLE, True).drawn
-    assert not request("### Task: again", False).drawn
-
-
-@pytest.mark.parametrize(
-    ("text", "places", "expected"),
-    [
-        ("One two. Three four", [(3, 1)], "One two.[1] Three four"),
-        ("One two. Three four", [(3, 1), (7, 1), (14, 2)], "One two.[1] Three four[2]"),
-        ("One two. Three four", [(8, 1), (7, 2)], "One two.[1][2] Three four"),
-        ("It is **E42.** Then", [(10, 1)], "It is **E42.**[1] Then"),
-        ("- 3.5 mm\n- 4 mm", [(4, 1)], "- 3.5 mm[1]\n- 4 mm"),
-        ("One two \n", [(3, 3)], "One two[3] \n"),
-    ],
-)
-def test_numbers_stand_behind_whole_sentences(text, places, expected):
-    assert numbered(text, places).replace("\u2060", "") == expected
+    answer = json.loads(answered(task).body)
+    assert json.loads(answer["choices"][0]["message"]["content"]) == {field: expected}
+    # A message that looks like a task is a message. Only a drawn answer needs other tokens.
+    assert answered(task, stream=True).request.drawn
+    assert not answered("### Task:\nAnswer with the context.").request.drawn
 
 
 @pytest.mark.parametrize(
@@ -171,6 +130,6 @@ def test_a_long_history_of_blanks_or_openings_is_read_once(task):
     ],
 )
 def test_only_addresses_of_the_web_are_links(uri, web):
-    listed = _listed("texts", "A title", uri, ["Words"])["source"]["url"]
+    listed = _source("texts", "A title", uri, ["Words"])["event"]["data"]["source"]["url"]
     assert is_web(uri) is web
     assert listed == (uri if web else "")

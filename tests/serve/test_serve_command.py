@@ -37,16 +37,6 @@ def test_the_command_opens_the_model_with_its_datastores(run, started, model_fol
     assert "no chat template" in done.err
 
 
-def test_a_chat_template_comes_from_a_file(run, started, model_folder, store, tmp_path):
-    template = tmp_path / "chat.jinja"
-    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    done = run.good("serve", model_folder, store.folder, "--chat-template", template)
-    assert not started[0][0].chat.plain
-    assert done.err == ""
-    done = run("serve", model_folder, store.folder, "--chat-template", tmp_path / "none")
-    assert (done.code, len(done.err.splitlines())) == (1, 1)
-
-
 def test_what_cannot_be_served_is_one_line(run, started, model_folder, store, monkeypatch):
     for stores in (["/nowhere"], [f"a={store.folder}", f"a={store.folder}"]):
         done = run("serve", model_folder, *stores)

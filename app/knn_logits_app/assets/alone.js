@@ -18,7 +18,6 @@ const alone = () => {
   addEventListener("message", ({ data }) => {
     if (data?.type !== "iframe:look") return;
     document.body.classList.toggle("dark", Boolean(data.dark));
-    document.documentElement.style.colorScheme = data.dark ? "dark" : "light";
     tell();
   });
 };

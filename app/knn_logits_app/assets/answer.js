@@ -9,17 +9,11 @@ const read = (side) => {
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
   // A text that continues no prompt begins without a space.
   if (words.length && !side.prompt) words[0].space = "";
-  if (!side.trace) return { side, states, words, spans: [], live: null };
-  const spans = spansOf(words, side.trace);
-  return { side, states, own: states, words, spans, live: unpackLive(side.live) };
+  return { side, states, words, spans: side.trace ? spansOf(words, side.trace) : [] };
 };
 
-// Returns the words under other settings. Null stands for the settings of the answer itself.
-const under = (known, settings) => {
-  const states = settings && known.live
-    ? known.own.map((state, number) => mixed(known.live, number, state, settings)) : known.own;
-  return { ...known, states, words: known.words.map((word) => judged(word, states)), supposed: Boolean(settings && known.live) };
-};
+// Says of each text of a list whether another list has it too.
+const sharedWords = (texts, others) => texts.map((text) => others.includes(text));
 
 // Groups the words in whose place a passage has others: [{ words, against }].
 const differencesOf = (known) => {
@@ -50,20 +44,12 @@ const headline = (data, known, same) => {
     if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
     return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`];
   }
-  // Under other settings than those of the answer, these words might not have been written.
-  if (known.supposed) {
-    const line = changed ? `the memory changes ${changed} of ${number}`
-      : agreed ? "the memory changes no word" : "the memory has no part";
-    const flips = words.filter((one) => one.flips).length;
-    return [h("b", {}, `With these settings ${line}`), agreed ? `, and agrees to ${agreed}` : "",
-      flips ? `: ${flips} of ${number} would be others.` : "."];
-  }
   const line = changed ? `The memory changed ${changed} of ${number}`
     : agreed ? "The memory changed no word" : "The memory had no part in these words";
   return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
 };
 
-const legend = (kind, known) => {
+const legend = (kind) => {
   const item = (name, label) => h("li", {}, h("span", { class: `kl-w ${name}` }, label));
   const shares = [1, 2, 3, 4].map((one) => h("i", { class: `kl-l${one}`, title: LEVELS[4 - one][1] }));
   return h("div", { class: "kl-legend" }, h("ul", {},
@@ -80,7 +66,6 @@ const look = (word, same) => {
   if (word.meaning === "agreed") names.push("kl-agreed");
   if (word.meaning === "contradicted") names.push("kl-not");
   if (same) names.push("kl-same");
-  if (word.flips) names.push("kl-dot");
   return names.join(" ");
 };
 const SAYS = {
@@ -95,13 +80,13 @@ const hint = (word) => {
 // Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.
 const textOf = (known, { same, open, panel, coloured }) => {
   const drawn = (word) => {
-    if (!word.text) return [spaces(word.space)];
+    if (!word.text) return [word.space];
     const attributes = { class: coloured ? look(word, same?.[word.number]) : same?.[word.number] ? "kl-same" : null };
     if (open) {
       Object.assign(attributes, { role: "button", tabindex: "0", "aria-expanded": "false",
         "aria-controls": panel, "aria-description": hint(word), "data-word": word.number });
     }
-    return [spaces(word.space), attributes.class ? h("span", attributes, word.text) : word.text];
+    return [word.space, attributes.class ? h("span", attributes, word.text) : word.text];
   };
   const parts = [];
   for (let place = 0; place < known.words.length; place += 1) {
@@ -135,15 +120,13 @@ const column = (name, known, options) => {
     footer(side, options));
 };
 
-// Chooses the word that is opened first. In a text to explain it is the first that a passage
-// contradicts. Otherwise it is the changed word with the largest share of the memory, or else the
-// agreed word with the largest share.
+// Chooses the word that is opened first: the first that a passage contradicts, or else the changed or
+// agreed word with the largest share of the memory.
 const firstOpened = (known, kind) => {
   if (kind === "chat") return null;
-  const weight = (word) => (word.against ? 1 : word.share);
-  const best = (meaning) => known.words.filter((one) => readable(one) && one.meaning === meaning)
+  const order = ["own", "agreed", "changed", "contradicted"];
+  const weight = (word) => order.indexOf(word.meaning) + (word.against ? 0 : word.share / 2);
+  const best = known.words.filter((one) => readable(one) && one.meaning !== "own")
     .reduce((one, two) => (one && weight(one) >= weight(two) ? one : two), null);
-  const order = kind === "explain" ? ["contradicted", "changed", "agreed"] : ["changed", "agreed"];
-  const found = order.map(best).find(Boolean);
-  return found ? found.number : null;
+  return best && best.number;
 };

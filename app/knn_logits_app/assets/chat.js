@@ -3,17 +3,11 @@
 
 const KEPT_AS = "knn-logits chat";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
-const ALONE_LINE = "No passage answers this: the model answers without the documents.";
 const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {} };
 const asked = () => theChat.asked();
 
-// Scrolls so far that the end of an element is seen above the form, but its beginning too.
-const reveal = (element) => {
-  const top = document.getElementById("chat-form").getBoundingClientRect().top;
-  const box = element.getBoundingClientRect();
-  const beyond = Math.min(box.bottom - top + 8, box.top - 8);
-  if (beyond > 0) window.scrollBy({ top: beyond });
-};
+// Scrolls to an element, of which chat.css keeps a margin from the form.
+const reveal = (element) => element.scrollIntoView({ block: "nearest" });
 
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
@@ -24,7 +18,7 @@ const passageOf = (passage, frame, read) => {
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
-    h("p", { class: "kl-hint" }, button("Read the document", (event) => read(passage, event.currentTarget), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
+    h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
 // The nearest passage where no document says the answer: its nearest sentence in grey.
@@ -56,25 +50,23 @@ const replyOf = (frame, tools) => {
   if (frame.message)
     return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Ask again", tools.again, { class: "kl-link" }))];
   const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
-  const missing = frame.answered === false && !frame.alone;
+  const missing = frame.answered === false;
   return [
-    frame.alone ? h("p", { class: "kl-alone" }, h("b", {}, ALONE_LINE)) : null,
     ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]
       : [frame.text ? saidIn(frame) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    frame.full ? h("p", { class: "kl-hint" }, `ended early: an answer has ${count(frame.full, "token")} at most`) : null,
     sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
-    !frame.done || frame.stopped || frame.ownWords || frame.stores.includes("your text") ? null
-      : h("p", { class: "kl-took" }, button("Copy a link", (event) => copy(tools.link(), event.currentTarget), { class: "kl-link" })),
+    !frame.done || frame.stopped || frame.stores.includes("your text") ? null
+      : h("p", { class: "kl-took" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),
   ].filter(Boolean);
 };
 
 const chat = (element, props, trigger, watch) => {
-  const { openings, questions } = JSON.parse(props.value);
+  const { questions } = JSON.parse(props.value);
   const out = element.querySelector(".kl-chat");
   const log = h("ol", { class: "kl-log", "aria-label": "The conversation" });
   const told = h("p", { class: "kl-sr", role: "status" });
@@ -91,19 +83,13 @@ const chat = (element, props, trigger, watch) => {
 
   const field = () => document.querySelector("#chat-question textarea");
   const running = () => turns.find((one) => !one.frame?.done);
-  const keep = () => {
-    try {
-      sessionStorage.setItem(KEPT_AS, JSON.stringify(turns.slice(-MOST_TURNS)));
-    } catch {
-      // The browser keeps nothing for this page, or has no room left.
-    }
-  };
+  const keep = () => keepAs(KEPT_AS, JSON.stringify(turns.slice(-MOST_TURNS)));
   const end = (turn, stopped) => {
     turn.frame = { text: "", parts: [], passages: [], stores: [], ...turn.frame, done: true, stopped };
   };
-  const read = (turn) => (passage, opener) => {
+  const read = (passage) => {
     const quoted = { ...passage, text: passage.text.find(([, marked]) => marked)?.[0] };
-    openDocument(trigger, opener, passage.title, quoted, { store: passage.store,
+    openDocument(trigger, passage.title, quoted, { store: passage.store,
       document: passage.document, places: [], passages: [passage.span] });
   };
 
@@ -113,8 +99,7 @@ const chat = (element, props, trigger, watch) => {
   };
   const draw = (turn) => {
     if (turn.now !== undefined) {
-      log.append(h("li", { class: "kl-divider", role: "note" }, turn.now ? [h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line}) `,
-        button("Delete it", () => trigger("forget", {}), { class: "kl-link" })] : turn.line));
+      log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line})`));
       return;
     }
     if (!places.has(turn)) {
@@ -124,7 +109,7 @@ const chat = (element, props, trigger, watch) => {
       places.set(turn, reply);
     }
     const again = () => ask(turn.question);
-    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read: read(turn), link: () => linkTo(turn) }));
+    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read, link: () => linkTo(turn) }));
     busy();
   };
   const busy = () => {
@@ -149,13 +134,9 @@ const chat = (element, props, trigger, watch) => {
 
   // What can be asked, before anything was.
   const begin = () => {
-    const chosen = (form?.stores ?? Object.keys(openings)).map((name) => openings[name]).filter(Boolean);
     document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length));
-    const documents = chosen.flatMap((one) => one.documents);
-    const more = sum(chosen.map((one) => one.number)) - documents.length;
-    const named = documents.length ? `: ${documents.join(", ")}${more > 0 ? ` and ${more.toLocaleString("en")} more` : ""}` : "";
     start.replaceChildren(...(turns.length ? [] : [
-      h("p", {}, `Ask about the documents${named}. The answer is a sentence of theirs, with its place.`),
+      h("p", {}, "Ask about the documents. The answer is a sentence of theirs, with its place."),
       ...questions.map((one) => button(one, () => ask(one), { class: "kl-chip" })),
     ]));
   };
@@ -202,18 +183,17 @@ const chat = (element, props, trigger, watch) => {
   };
 
   // Shows how far a build is, and a divider at its end.
-  const showBuild = ({ attached, now, gone, done }) => {
-    const closes = now || gone;
+  const showBuild = ({ attached, now, done }) => {
     building = !done;
-    if (closes) {
-      mine = Boolean(now);
-      turns.push({ now: now ?? "", line: attached, frame: { done: true } });
+    if (now) {
+      mine = true;
+      turns.push({ now, line: attached, frame: { done: true } });
       draw(turns.at(-1));
       begin();
-      if (now) field().focus();
+      field().focus();
     }
-    build.className = done && !closes ? "kl-notice kl-error" : "kl-looking";
-    build.replaceChildren(...(closes ? [] : done ? [clean(attached)] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
+    build.className = done && !now ? "kl-notice kl-error" : "kl-looking";
+    build.replaceChildren(...(now ? [] : done ? [clean(attached)] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
     told.textContent = clean(now ? `Now asking: ${now}` : done ? attached : "");
     busy();
     follow();
@@ -233,7 +213,7 @@ const chat = (element, props, trigger, watch) => {
     draw(turn);
     follow();
     if (!frame.done) return;
-    told.textContent = clean(frame.message ?? `${frame.alone ? `${ALONE_LINE} ` : ""}${frame.text}`);
+    told.textContent = clean(frame.message ?? frame.text);
     keep();
     if (next.length) theChat.askAll(next);
   };
@@ -263,11 +243,6 @@ const chat = (element, props, trigger, watch) => {
       field().focus();
     }
   });
-  // The end of a conversation is what one comes back for.
-  document.getElementById("open-chat")?.addEventListener("click", () => requestAnimationFrame(() => {
-    held = false;
-    follow();
-  }));
   for (const moved of ["wheel", "touchmove"]) addEventListener(moved, () => { held = true; }, { passive: true });
   // A page that is loaded again has lost the visitor's documents, so the browser asks before.
   addEventListener("beforeunload", (event) => mine && event.preventDefault());
@@ -279,7 +254,6 @@ const chat = (element, props, trigger, watch) => {
   }
   turns = turns.filter((one) => one.now === undefined); // documents of one's own end with the page
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
-  views.push({ follow: begin });
   drawAll();
   watch("value", show);
 };

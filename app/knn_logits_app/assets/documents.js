@@ -18,77 +18,45 @@ const documentsAside = (view) => {
   // A word of probability 0 has no parts.
   const readables = known.words.filter((each) => readable(each) && each.tokens.some((at) => known.states[at].p !== 0));
   const words = readables.length ? readables : known.words;
-  const all = partsOf(words, known.states);
-  const shown = all.slice(0, LISTED).filter((each, place) => each.share >= (place && 0.005));
-  const rest = all.slice(shown.length);
-  // The server lists the first documents of each word, and only counts the share of the others.
-  const unlisted = words.map((each) => known.states[each.decisive[0]].rest);
-  const others = sum(rest.map((each) => each.share)) + mean(unlisted.map(([, share]) => share));
-  const more = unlisted.some(([number]) => number) ? "more documents" : rest.length && count(rest.length, "more document");
-  const row = (name, share, attributes = {}) => {
-    const inner = h("i");
-    inner.style.width = `${(Math.min(1, share) * 100).toFixed(1)}%`;
-    return h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
-      h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)),
-      h("span", { class: "kl-track" }, inner)));
-  };
+  const shown = partsOf(words, known.states).slice(0, LISTED).filter((each, place) => each.share >= (place && 0.005));
+  const memory = mean(words.map((each) => each.share));
+  const others = memory - sum(shown.map((each) => each.share));
+  const row = (name, share, attributes = {}) => h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
+    h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)), h("span", { class: "kl-track" }, filled(share))));
   const items = shown.map(({ number, share }) => row(documentOf(known.side.trace, number).name, share, {
-    type: "button", "data-document": number,
-    onclick: (event) => view.readDocument(number, null, event.currentTarget),
-    onmouseenter: () => view.light(number), onmouseleave: () => view.light(null),
-    onfocus: () => view.light(number), onblur: () => view.light(null),
+    type: "button", "data-document": number, onclick: () => view.readDocument(number, null),
   }));
-  const own = 1 - mean(words.map((each) => each.share));
   return h("aside", { class: "kl-docs", "aria-label": "Documents" },
     h("h2", {}, "Documents"),
-    h("ol", {}, items, more ? h("li", { class: "kl-more" }, `${more}, ${percent(others)}`) : null,
-      row("the model itself", Math.max(0, own), { "data-own": true })));
+    h("ol", {}, items, others >= 0.005 ? row("other documents", others) : null,
+      row("the model itself", Math.max(0, 1 - memory), { "data-own": true })));
 };
 
 // The page has one drawer. All answers open their documents in it.
-const theDrawer = { turn: 0, opener: null, quoted: null };
+const theDrawer = { turn: 0, quoted: null };
 
 // Asks the server for a document by an event of an answer's place. A passage may be quoted from it.
-const openDocument = (trigger, opener, name, quoted, request) => {
-  Object.assign(theDrawer, { opener, quoted, turn: theDrawer.turn + 1 });
+const openDocument = (trigger, name, quoted, request) => {
+  Object.assign(theDrawer, { quoted, turn: theDrawer.turn + 1 });
   theDrawer.wait(name);
   trigger("read", { turn: theDrawer.turn, ...request });
 };
 
 const drawer = (element, props, watch) => {
-  const out = element.querySelector(".kl-drawer-out");
-  const close = () => {
-    out.replaceChildren();
-    document.documentElement.classList.remove("kl-drawn");
-    theDrawer.opener?.focus();
-    theDrawer.opener = null;
+  // The browser keeps the focus in an open dialog, closes it by Escape, and gives the focus back.
+  const made = h("dialog", { class: "kl-drawer", "aria-label": "A document", onclose: () => made.replaceChildren(),
+    onclick: ({ target }) => target === made && made.close() });
+  element.querySelector(".kl-drawer-out").append(made);
+  const closer = () => button("×", () => made.close(), { class: "kl-close", "aria-label": "Close the document" });
+  theDrawer.wait = (name) => {
+    made.replaceChildren(h("div", { class: "kl-head" }, h("h3", {}, name), closer()), h("p", { class: "kl-hint" }, "opening …"));
+    made.showModal();
   };
-  // Escape closes it from everywhere, before what else listens, and Tab stays in it.
-  addEventListener("keydown", (event) => {
-    const inside = [...out.querySelectorAll("button, a, [tabindex='0']")];
-    if (!inside.length) return;
-    const at = inside.indexOf(document.activeElement), last = inside.length - 1;
-    if (event.key === "Escape") close();
-    else if (event.key === "Tab" && (at < 0 || at === (event.shiftKey ? 0 : last))) inside[event.shiftKey ? last : 0].focus();
-    else return;
-    event.stopPropagation();
-    event.preventDefault();
-  }, true);
-  const frame = (...children) => {
-    const made = h("section", { class: "kl-drawer", role: "dialog", "aria-label": "A document", tabindex: "-1" }, children);
-    out.replaceChildren(made);
-    document.documentElement.classList.add("kl-drawn");
-    return made;
-  };
-  const closer = () => button("×", close, { class: "kl-close", "aria-label": "Close the document" });
-  theDrawer.wait = (name) =>
-    frame(h("div", { class: "kl-head" }, h("h3", {}, name), closer()), h("p", { class: "kl-hint" }, "opening …"))
-      .querySelector(".kl-close").focus();
   const show = () => {
-    if (!props.value || !theDrawer.opener) return;
+    if (!props.value || !made.open) return;
     const found = JSON.parse(props.value);
     if (found.message) {
-      frame(h("div", { class: "kl-head" }, closer()), h("p", { class: "kl-notice kl-error" }, found.message));
+      made.replaceChildren(h("div", { class: "kl-head" }, closer()), h("p", { class: "kl-notice kl-error" }, found.message));
       return;
     }
     const marks = [];
@@ -117,12 +85,13 @@ const drawer = (element, props, watch) => {
       marks[at].mark.scrollIntoView({ block: "center" });
     };
     const cut = (yes) => (yes ? h("p", { class: "kl-hint" }, "… the document goes on …") : null);
-    frame(
+    made.replaceChildren(
       h("div", { class: "kl-head" }, h("h3", {}, found.title), marks.length ? null : link(found.uri), closer()),
       h("div", { class: "kl-places" }, told, marks.length > 1
         ? [button("previous place", () => go(at - 1), { class: "kl-link" }), button("next place", () => go(at + 1), { class: "kl-link" })] : null),
       h("div", { class: "kl-body", dir: "auto", tabindex: "0" }, cut(found.cut[0]), h("div", { class: "kl-whole" }, parts), cut(found.cut[1])),
-    ).querySelector(".kl-close").focus();
+    );
+    made.querySelector(".kl-close").focus();
     if (marks.length) go(at);
   };
   watch("value", show);

@@ -29,12 +29,14 @@ const level = (share) => {
 const percent = (share) =>
   share > 0 && share < 0.005 ? "under 1%" : `${Math.round(share * 100)}%`;
 const count = (number, of) => `${number.toLocaleString("en")} ${of}${number === 1 ? "" : "s"}`;
-const short = (value) => {
-  if (value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 10000))
-    return Math.abs(value) < 100 ? String(Number(value.toPrecision(3))) : value.toFixed(0);
-  return value.toExponential(1);
-};
+const short = (value) => String(Number(value.toPrecision(3)));
 const three = (share) => (share > 1e-9 && share < 0.0005 ? "<.001" : share.toFixed(3));
+// The filled part of a bar.
+const filled = (share) => {
+  const made = h("i");
+  made.style.width = `${(Math.max(0, Math.min(1, share)) * 100).toFixed(1)}%`;
+  return made;
+};
 const sum = (numbers) => numbers.reduce((one, two) => one + two, 0);
 
 // Makes a token visible. White space is shown by signs.
@@ -42,8 +44,6 @@ const visible = (token) => {
   const bare = token.replace(/^ +| +$/g, "");
   return bare ? bare.replaceAll("\n", "⏎").replaceAll("\t", "⇥") : "␣".repeat(Math.max(1, token.length));
 };
-// Returns the white space between words, of which many line breaks take the room of two.
-const spaces = (space) => space.replace(/\n\s*\n\s*\n/g, "\n\n");
 
 // Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML.
 const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
@@ -59,21 +59,8 @@ const rendered = (text) => {
   return [...parts, text.slice(end)];
 };
 
-// The files that the visitor uploaded, by name, which the browser can still show. It must not read them
-// as HTML, which would be a part of this page.
-const uploads = new Map();
-const SHOWN_AS = { pdf: "application/pdf", txt: "text/plain;charset=utf-8", md: "text/plain;charset=utf-8" };
-const upload = (files) => [...files ?? []].forEach((file) => {
-  const type = SHOWN_AS[file.name.split(".").at(-1).toLowerCase()];
-  if (type) uploads.set(`upload:${file.name}`, URL.createObjectURL(new Blob([file], { type })));
-});
-
-// The address of a document's original, which may be a file that the visitor uploaded; null if it is
-// not known. `#page=2` leads to a page of a PDF.
+// The address of a document's original; null if it is not known.
 const addressOf = (uri) => {
-  const [name, place] = (uri ?? "").split("#");
-  const at = place === undefined ? "" : `#${place}`;
-  if (uploads.has(name)) return uploads.get(name) + at;
   try {
     return /^https?:\/\//i.test(uri) && new URL(uri) ? uri : null;
   } catch {
@@ -87,4 +74,13 @@ const link = (uri, label = "open") => {
   if (!address) return null;
   return h("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow" }, label,
     h("span", { class: "kl-sr" }, label === "open" ? " the document in a new tab" : " in a new tab"));
+};
+
+// Keeps a text in the browser's tab, for a page that is loaded again.
+const keepAs = (name, text) => {
+  try {
+    sessionStorage.setItem(name, text);
+  } catch {
+    sessionStorage.removeItem(name); // there is no room for it
+  }
 };

@@ -12,9 +12,8 @@ const fill = (selector, text) => {
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
-// Runs something once the page knows of what was changed last, which takes a moment.
-const later = (run) => requestAnimationFrame(() => requestAnimationFrame(run));
-const press = (selector) => later(() => document.querySelector(selector)?.click());
+// Clicks once the page knows of what was changed last, which takes a moment.
+const press = (selector) => requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector(selector)?.click()));
 // Shows that an answer is awaited or written, until its last frame. A request that the server refuses
 // has no frame, so the state ends by itself. It may be waiting still, and can be stopped.
 const AWAITED = 8000;
@@ -41,6 +40,26 @@ document.addEventListener("click", (event) => {
 });
 document.addEventListener("keydown", (event) => event.key === "Escape" && settings(false));
 
+// All panels are mounted from the start. gradio mounts those of its own tabs only when they are opened,
+// and then sets their fields back to their first values, so that what was typed meanwhile is lost.
+const openTab = (tab) => [...document.querySelectorAll("[role=tab]")].forEach((one) => {
+  one.setAttribute("aria-selected", String(one === tab));
+  one.tabIndex = one === tab ? 0 : -1;
+});
+document.addEventListener("click", ({ target }) => {
+  const tab = target.closest?.("[role=tab]");
+  if (tab) openTab(tab);
+});
+document.addEventListener("keydown", (event) => {
+  const tabs = [...document.querySelectorAll("[role=tab]")], place = tabs.indexOf(event.target);
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (place < 0 || !step) return;
+  event.preventDefault();
+  const next = tabs[(place + step + tabs.length) % tabs.length];
+  openTab(next);
+  next.focus();
+});
+
 // Says what is wrong with what a visitor gives, at once and below its box.
 const complain = (box, line) => {
   const told = document.querySelector(`#${box.id}-wrong`) ?? h("p", { id: `${box.id}-wrong`, class: "kl-notice kl-error", role: "alert" });
@@ -60,8 +79,6 @@ document.addEventListener("beforeinput", (event) => {
   if (long) event.preventDefault();
 }, true);
 
-const MEGABYTE = 1e6;
-const sizeOf = (bytes) => (bytes < MEGABYTE ? `${Math.round(bytes / 1000)} KB` : `${short(bytes / MEGABYTE)} MB`);
 const refusalOf = (files) => {
   const all = sum(files.map((file) => file.size));
   if (files.length > server.files) return `These are ${files.length} files, but the limit is ${server.files}.`;
@@ -69,11 +86,10 @@ const refusalOf = (files) => {
   if (strange) return `${strange.name} is no text and no document: ${server.suffixes.join(", ")} can be read.`;
   const empty = files.find(({ size }) => !size);
   if (empty) return `${empty.name} is empty.`;
-  return all > server.bytes ? `The files have ${sizeOf(all)}, but the limit is ${sizeOf(server.bytes)} together.` : null;
+  return all > server.bytes ? `The files have ${short(all / 1e6)} MB, but the limit is ${short(server.bytes / 1e6)} MB together.` : null;
 };
-// The browser's field behind the button "Attach". Files that are dropped, and a long text that is pasted
-// into a question, are put into it.
-const ATTACH = "[data-testid=Attach-upload-button]", MOST_PASTED = 2000;
+// The browser's field behind the button "Attach". Files that are dropped are put into it.
+const ATTACH = "[data-testid=Attach-upload-button]";
 const attach = (files) => {
   const field = document.querySelector(ATTACH), given = new DataTransfer();
   [...files].forEach((file) => given.items.add(file));
@@ -85,7 +101,6 @@ document.addEventListener("change", (event) => {
   const line = refusalOf([...event.target.files]);
   complain(document.getElementById("chat-line"), line);
   if (!line) {
-    upload(event.target.files);
     theChat.attaching();
     return;
   }
@@ -98,14 +113,6 @@ for (const kind of ["dragover", "drop"])
     event.preventDefault();
     if (kind === "drop") attach(event.dataTransfer.files);
   });
-document.addEventListener("paste", (event) => {
-  if (!event.target.closest?.("#chat-question")) return;
-  const text = event.clipboardData.getData("text/plain");
-  const files = text.length > MOST_PASTED ? [new File([text], "Pasted text.txt")] : event.clipboardData.files;
-  if (!files.length) return;
-  event.preventDefault();
-  attach(files);
-}, true);
 
 // Shows or hides a part of the page.
 document.addEventListener("click", ({ target }) => {

@@ -21,86 +21,47 @@ const toAWord = (after, most = AFTER) => {
 
 const shareLine = (word, states) => {
   const mine = word.decisive.map((one) => states[one]);
-  const piece = mine.length < word.tokens.length ? `“${mine.map((one) => one.text).join("").trim()}”` : null;
-  const parts = [h("b", {}, percent(word.share)),
-    piece ? ` of the probability of its piece ${piece} comes from the memory` : " of its probability comes from the memory"];
+  const piece = mine.length < word.tokens.length ? `the probability of its piece “${mine.map((one) => one.text).join("").trim()}”` : "its probability";
   const known = mine.find((one) => one.p !== null && one.p_lm !== null);
-  if (known)
-    parts.push(`; the model alone gave ${piece ?? (mine.length === 1 ? "it" : "its beginning")} ${short(known.p_lm)}, `
-      + `with the memory ${short(known.p)}`);
-  return [...parts, "."];
+  return [h("b", {}, percent(word.share)), ` of ${piece} comes from the memory`,
+    known ? `; the model alone gave ${mine.length === 1 ? "it" : "its beginning"} ${short(known.p_lm)}, with the memory ${short(known.p)}.` : "."];
 };
 
 // The line of a document: its title, which opens it at a place, its datastore and its address.
 const documentLine = (number, passage, place, view) => {
   const document = documentOf(view.known.side.trace, number);
   const title = h("b", {}, passage?.title ?? document.name);
-  const read = (event) => view.readDocument(number, place, event.currentTarget);
+  const read = () => view.readDocument(number, place);
   return h("div", { class: "kl-doc" },
     view.reads ? button(title, read, { class: "kl-open", title: place ? "Read the passage" : "Read the document" }) : title,
     h("span", { class: "kl-store" }, document.store), link(passage?.uri ?? document.uri));
+};
+
+// The text of a passage around its word, in whole words.
+const excerpt = ({ before, word, after }) => {
+  const bare = word.trimStart();
+  return h("blockquote", { dir: "auto" }, rendered(fromAWord(before)), word.slice(0, word.length - bare.length),
+    h("mark", {}, bare), rendered(toAWord(after)));
 };
 
 // Says what the memory has in a word's place, and shows the passage that says it.
 const objection = (word, view) => {
   if (!word.against) return null;
   const { token, document, entry, passage, length } = word.against;
-  const said = h("b", {}, visible(token).trim());
-  const line = ["The memory says ", said, " here. The words around it are the same in this passage:"];
+  const line = ["The memory says ", h("b", {}, visible(token).trim()), " here. The words around it are the same in this passage:"];
   return h("div", { class: "kl-against" }, h("p", {}, line),
-    document === null ? null : documentLine(document, passage, [entry, length], view),
-    passage && h("blockquote", { dir: "auto" }, excerpt(passage)));
-};
-
-// The text of a passage around its word, in whole words.
-const excerpt = ({ before, word, after }) => {
-  const bare = word.trimStart();
-  return [rendered(fromAWord(before)), word.slice(0, word.length - bare.length), h("mark", {}, bare), rendered(toAWord(after))];
-};
-
-// Finds a document's passage that contains the word. If the word is in a span, the span's passage
-// is taken.
-const passageFor = (word, number, span, trace) => {
-  if (span && span.passage.document === number) {
-    const whole = span.passage.word + span.passage.after;
-    const wanted = span.words.map((one) => one.whole).join("");
-    // The words of a span stand together in the document, also where the excerpt ends before them.
-    if (whole.startsWith(wanted) || wanted.startsWith(whole)) return { passage: span.passage, marked: wanted, span };
-  }
-  const passage = passagesOf(word, trace).find((one) => one.document === number);
-  return passage ? { passage, marked: word.whole, span: null } : null;
-};
-
-const quote = (word, { passage, marked, span }) => {
-  const space = marked.slice(0, marked.length - marked.trimStart().length);
-  const excerpt = passage.word + passage.after;
-  const after = excerpt.length < marked.length ? " …" : toAWord(excerpt.slice(marked.length));
-  const bare = marked.trimStart();
-  let inner = bare;
-  if (span && span.words.length > 1) {
-    const before = sum(span.words.filter((one) => one.number < word.number).map((one) => one.whole.length));
-    const at = before + word.space.length - space.length;
-    inner = [bare.slice(0, at), h("b", {}, bare.slice(at, at + word.text.length)), bare.slice(at + word.text.length)];
-  }
-  return h("blockquote", { dir: "auto" }, rendered(fromAWord(passage.before)), space, h("mark", {}, inner), rendered(after));
+    document === null ? null : documentLine(document, passage, [entry, length], view), passage && excerpt(passage));
 };
 
 const sourceItem = (word, one, view) => {
   const { trace } = view.known.side;
-  const document = documentOf(trace, one.number);
-  const found = passageFor(word, one.number, view.spanOf(word), trace);
-  const place = found && [found.passage.entry, found.span ? found.span.tokens : word.tokens.length];
-  const parts = [h("span", {}, `${percent(one.share)} of the word`)];
-  if (found) {
-    parts.push(h("span", {}, `weight ${percent(found.passage.weight)} of the vote`),
-      h("span", {}, found.passage.matched ? `${found.passage.matched} tokens before it are the same`
-        : `${view.metric === "l2" ? "distance" : "similarity"} ${short(found.passage.distance ?? 0)}`));
-  }
-  if (view.asks)
-    parts.push(button("Write without it", () => view.without(document),
-      { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }));
-  return h("li", {}, documentLine(one.number, found?.passage, place, view), found && quote(word, found),
-    h("div", { class: "kl-nums" }, parts));
+  const found = passagesOf(word, trace).find((passage) => passage.document === one.number);
+  const after = found && (found.word + found.after).slice(word.whole.length);
+  return h("li", {}, documentLine(one.number, found, found && [found.entry, word.tokens.length], view),
+    found && excerpt({ before: found.before, word: word.whole, after }),
+    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of the word`),
+      view.asks ? button("Write without it", () => view.without(documentOf(trace, one.number)),
+        { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }) : null));
 };
 
 const sources = (word, view) => {
@@ -115,20 +76,13 @@ const sources = (word, view) => {
     return h("p", {}, some ? "Its pieces come from different documents. None of them has the whole word."
       : "No neighbor voted for it: this word is the model’s own.");
   }
-  const more = all.slice(shown.length);
-  const rest = view.known.states[word.decisive[0]].rest;
-  const number = more.length + rest[0];
+  const others = word.share - sum(shown.map((one) => one.share));
   return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
-    number ? h("p", { class: "kl-more" },
-      `${count(number, "more document")}, ${percent(sum(more.map((one) => one.share)) + rest[1])}`) : null];
+    others >= 0.005 ? h("p", { class: "kl-more" }, `other documents, ${percent(others)}`) : null];
 };
 
-const bar = (share, kind) => {
-  if (share === null) return h("td", {}, "–");
-  const inner = h("i");
-  inner.style.width = `${(Math.max(0, Math.min(1, share)) * 100).toFixed(1)}%`;
-  return h("td", {}, h("span", { class: `kl-bar kl-${kind}` }, inner), h("span", {}, three(share)));
-};
+const bar = (share, kind) => (share === null ? h("td", {}, "–")
+  : h("td", {}, h("span", { class: `kl-bar kl-${kind}` }, filled(share)), h("span", {}, three(share))));
 
 const chart = (number, view) => {
   const state = view.known.states[number];
@@ -145,23 +99,9 @@ const chart = (number, view) => {
   return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
 };
 
-// Says which word stands here under the current settings, or at which λ the word changes.
-const turning = (word, view) => {
-  const { live, states } = view.known;
-  if (!live || !live.greedy) return null;
-  const parts = [];
-  const number = word.tokens.find((one) => states[one].best);
-  if (number !== undefined) {
-    const { best } = states[number];
-    parts.push(h("b", {}, `With these settings it says “${visible(best.token).trim()}”. `));
-  } else if (!view.gated) {
-    for (const one of turnsOf(live, word.tokens[0], states[word.tokens[0]], view.settings)) {
-      const at = "from" in one ? `From λ ${short(one.from)} on` : `Below λ ${short(one.below)}`;
-      parts.push(`${at} it says “${visible(one.token).trim()}”. `);
-    }
-  }
-  return parts.length ? h("p", { class: "kl-turns" }, parts) : null;
-};
+// Says at which λ another word stands here.
+const turning = ({ turns }) => turns?.length ? h("p", { class: "kl-turns" }, turns.map(([edge, lmbda, text]) =>
+  `${edge === "from" ? `From λ ${short(lmbda)} on` : `Below λ ${short(lmbda)}`} it says “${visible(text).trim()}”. `)) : null;
 
 const panelOf = (word, view) => {
   const { trace } = view.known.side;
@@ -175,8 +115,8 @@ const panelOf = (word, view) => {
     objection(word, view),
     h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
-      view.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
-    turning(word, view),
+      view.known.side.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
+    turning(trace.tokens[word.tokens[0]]),
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
       h("div", {}, h("h4", {}, "What else might have stood here"),

@@ -85,32 +85,13 @@ const spansOf = (words, trace) => {
   return spans;
 };
 
-// Finds the words that two texts have in common, in the same order: two arrays of booleans.
-const sharedWords = (one, two) => {
-  const lengths = Array.from({ length: one.length + 1 }, () => new Uint16Array(two.length + 1));
-  for (let a = one.length - 1; a >= 0; a -= 1)
-    for (let b = two.length - 1; b >= 0; b -= 1)
-      lengths[a][b] = one[a] === two[b] ? lengths[a + 1][b + 1] + 1
-        : Math.max(lengths[a + 1][b], lengths[a][b + 1]);
-  const left = one.map(() => false);
-  const right = two.map(() => false);
-  for (let a = 0, b = 0; a < one.length && b < two.length;) {
-    if (one[a] === two[b]) {
-      left[a++] = true;
-      right[b++] = true;
-    } else if (lengths[a + 1][b] >= lengths[a][b + 1]) a += 1;
-    else b += 1;
-  }
-  return [left, right];
-};
-
 // The server numbers the documents and sends each only once (views.py).
 const documentOf = (trace, number) => {
   const [store, document, title, uri] = trace.documents[number];
   return { store, document, title, uri, name: title || document };
 };
 
-// Returns the state of a token under the settings that the answer was written with.
+// Returns the state of a token.
 const traced = (token) => ({
   ...token,
   text: token.token,

@@ -1,16 +1,12 @@
 """The chat in a browser: questions in turns, and what may happen to them."""
 
-import threading
 from dataclasses import replace
 
-import httpx
 import pytest
 from conftest import TEXTS
 
 from app.chatting import GENERAL, MISSING, OPEN_ALL, QUEEN, Chat
-from app.conftest import PATIENCE, eventually, expect, stop_heard
-from app.test_raw_requests import call, form
-from knn_logits import Asking
+from app.conftest import expect
 
 OPTIONS = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"], "resultTypes": ["violations"]}
 
@@ -104,42 +100,6 @@ def test_what_goes_wrong_is_one_line_in_its_turn(chat, chat_page, held, monkeypa
     chat.send(QUEEN)
     expect(chat.turn().locator(".kl-error")).to_contain_text("at least one datastore")
     assert "Traceback" not in chat.page.content()
-
-
-def test_a_question_that_is_stopped_while_it_waits_is_never_asked(chat, chat_page, monkeypatch):
-    url, server = chat_page
-    write, go, held, queries = server.session.write, threading.Event(), [], []
-
-    def holding(*given):
-        held.append(given)
-        go.wait(PATIENCE)
-        yield from write(*given)
-
-    monkeypatch.setattr(server.session, "write", holding)
-    find = Asking.find
-    monkeypatch.setattr(
-        Asking, "find", lambda self, *given: queries.append(given[0]) or find(self, *given)
-    )
-    with httpx.Client(base_url=url) as client:
-        for _ in range(2):
-            call(client, form("The", stores=("signs",)))
-    eventually(lambda: len(held) == 2)
-    with chat.page.expect_response("**/queue/join**"):
-        chat.send("Is this ever asked?")
-    with stop_heard(server, monkeypatch):
-        chat.page.locator("#chat-stop").click()
-    expect(chat.turn()).to_contain_text("ended early: stopped")
-    go.set()
-    expect(chat.ask(MISSING)).to_contain_text("No passage answers this.")
-    assert queries == [MISSING]
-
-
-def test_a_link_asks_a_question_and_another_continues_a_text(visit, chat_page):
-    chat = Chat(visit(url=f"{chat_page[0]}/?ask=When+does+the+ferry+leave%3F&store=signs"))
-    expect(chat.turn().locator(".kl-quoted")).to_contain_text("at noon")
-    one = visit(url=f"{chat_page[0]}/?q=The+ferry&store=signs")
-    expect(one.page.locator("#answers .kl-side-knn .kl-prompt")).to_have_text("The ferry")
-    expect(one.page.get_by_role("tab", name="Generate")).to_have_attribute("aria-selected", "true")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])

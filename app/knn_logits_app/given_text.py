@@ -1,0 +1,97 @@
+"""The tabs for a text that exists already: Explain shows its sources, Evaluate its perplexity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from knn_logits import evaluate
+from knn_logits.hosting import Deadline
+from knn_logits_app import page_parts, views
+from knn_logits_app.page_parts import MODEL, Controls, Server
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, friendly, text_of
+from knn_logits_app.session import Session, Stores, settings_of
+
+# The most characters of a text that is measured.
+MOST_MEASURED = 40_000
+_WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
+
+
+def build_explain(server: Server, controls: Controls) -> Any:
+    """Lays the tab out, connects it, and returns the places of its answers."""
+    session = server.session
+    text = gr.Textbox(
+        label="Any text: yours, a model’s, a document’s",
+        value=session.library.sample_passage(),
+        info="It is compared with the documents, word for word.",
+        lines=4,
+        max_lines=14,
+        max_length=MOST_CHARACTERS,
+        elem_id="explain-text",
+    )
+    with gr.Row(elem_classes="kl-run"):
+        button = gr.Button("Explain", variant="primary", size="md", elem_id="explain")
+    output = page_parts.answers_place(elem_id="explained")
+
+    def on_explain(request: gr.Request, *values: Any) -> str:
+        try:
+            lookup, (text,) = page_parts.split(server, values)
+            private = server.visitors.stores(request.session_hash)
+            answers = {"text": session.explain(text_of(text), lookup(), private)}
+            return views.frame(answers, {"values": values}, kind="explain")
+        except Exception as error:
+            return views.message(friendly(error))
+
+    inputs = [*controls.lookup, text]
+    for event in (button.click, text.submit):
+        event(on_explain, inputs, [output], trigger_mode="always_last", **_WAITING)
+    return [output]
+
+
+def build_evaluate(server: Server, controls: Controls) -> None:
+    """Lays the tab out and connects it."""
+    text = gr.Textbox(
+        label="A text to predict",
+        placeholder="Paste a text that the documents do not contain.",
+        info="The memory knows the documents word for word, so they would measure nothing.",
+        lines=5,
+        max_lines=14,
+        max_length=MOST_MEASURED,
+        elem_id="evaluate-text",
+    )
+    with gr.Row(elem_classes="kl-run"):
+        button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
+    output = page_parts.place(content="${value}", elem_id="evaluated")
+
+    def on_evaluate(request: gr.Request, *values: Any) -> str:
+        try:
+            lookup, (text,) = page_parts.split(server, values)
+            visitor = request.session_hash
+            private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
+            with server.visitors.running(visitor, deadline, "evaluate"):
+                return measured_html(server.session, text, lookup(), deadline, private)
+        except Exception as error:
+            return views.notice(friendly(error), kind="error")
+
+    button.click(on_evaluate, [*controls.lookup, text], [output], **_WAITING)
+
+
+def measured_html(
+    session: Session, text: Any, lookup: Lookup, deadline: Deadline, private: Stores | None = None
+) -> str:
+    """Measures a text, and says as HTML what the memory does to its perplexity."""
+    library, text = session.library, text_of(text, most=MOST_MEASURED)
+    memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
+    total = evaluate(library.model, library.tokenizer, memory, [text], progress=deadline.watch())
+    alone, mixed = total.perplexity.lm, total.perplexity.interpolated
+    if alone is None or mixed is None:
+        line = "Some word has the probability 0, so the perplexity is infinite: choose a smaller λ."
+        return views.notice(line, kind="worse")
+    change = mixed / alone - 1
+    verb, kind = ("lowers", "done") if change < 0 else ("raises", "worse")
+    return views.notice(
+        f"The memory {verb} the perplexity of these {total.tokens:,} tokens by {abs(change):.1%}: "
+        f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better.",
+        kind=kind,
+    )
