@@ -42,7 +42,7 @@ def served(url: str | None = None) -> Iterator[str]:
     for folder in (ROOT / "app", ROOT):
         sys.path.insert(0, str(folder))
     import app
-    from knn_logits_app import launch
+    from knn_logits_app.server import launch
 
     page, server = launch(app.sqlite_library(), block=False)
     try:
@@ -120,12 +120,13 @@ def ask(page: Any, question: str) -> None:
     """Asks a question in the chat, and waits for its answer."""
     page.get_by_placeholder("Ask about the documents").fill(question)
     page.keyboard.press("Enter")
+    page.locator(".kl-log li").last.get_by_text(question, exact=True).wait_for()
     page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-took")
 
 
 def chat(page: Any, path: Path) -> None:
     """A question that a document answers, with its passage, and one that none does."""
-    for question in ("Which browser uses it?", "What is the capital of France?"):
+    for question in ("How large can an SQLite database be?", "What is the capital of France?"):
         ask(page, question)
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")
@@ -155,10 +156,10 @@ def main() -> None:
 
         chat(opened(), ROOT / "docs" / "chat.png")
         page = opened()
-        page.wait_for_selector("#example.kl-shown .kl-panel")
+        page.wait_for_selector("#example .kl-panel")
         still(page).save(ROOT / "docs" / "app.png", optimize=True)
         page = opened(*PHONE)
-        page.wait_for_selector("#example.kl-shown .kl-text")
+        page.wait_for_selector("#example .kl-text")
         still(page).save(ROOT / "docs" / "phone.png", optimize=True)
         film(opened(), ROOT / "docs" / "app.gif")
 
