@@ -49,7 +49,7 @@ def refused(model, folder):
 
 def test_the_precision_of_the_keys(model, folder):
     change(folder, dtype="float32")
-    assert "the manifest says float32" in refused(model, folder)
+    assert "is damaged: holds float16" in refused(model, folder)
 
 
 @pytest.mark.parametrize("metric", ["ip", "cosine"])

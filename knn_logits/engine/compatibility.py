@@ -17,7 +17,7 @@ from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.model_loading import TRANSFORMERS
-from knn_logits.engine.pairs import PairTokenizer
+from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import DatastoreError, MismatchError, ModelError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
@@ -207,6 +207,13 @@ def check_model(
             f"{store.folder} contains token {largest}, but the model's vocabulary has only "
             f"{size} tokens: "
             f"load {manifest.model.named}, which built the datastore"
+        )
+    window, context = manifest.windows.window, context_length(model)
+    if manifest.pairs is None and context is not None and window > context:
+        raise MismatchError(
+            f"{store.folder} was built by another model (its windows have {window:,} tokens, but "
+            f"this model's context is only {context:,}): load {manifest.model.named}, which built "
+            "it"
         )
     tokens = store.checks.get(CANARY_TOKENS)
     expected = store.checks.get(CANARY_KEYS)

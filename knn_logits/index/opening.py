@@ -1,4 +1,4 @@
-"""Opens a datastore's index from its arrays or from the keys."""
+"""Opens a datastore's index from its arrays or from the keys, and checks it with its probe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from knn_logits.locks import new_lock
 from knn_logits.metrics import COMPARISONS, as_distance
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.layout import PROBE_DISTANCES, PROBE_QUERIES
+from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 KEYS_AT_ONCE = 65_536
 # The share of stored distances that an index on a GPU must reach.
 _ANSWERED = 0.75
+_PROBE_SHARE = 0.75
 # An index without inverted lists is trained on as many keys as one with this number.
 _LISTS = 256
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
@@ -174,6 +175,7 @@ def open_index(
         index = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
     if index is None:
         index = whole_index(store, device=device, threads=threads)
+        check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
@@ -226,6 +228,52 @@ def check_factory(store: Datastore) -> None:
             f"building the index of {store.folder} is refused ({error}): build another with "
             "`knn-logits index`"
         ) from error
+
+
+def check_probe(store: Datastore, index: Index) -> None:
+    """Refuses an index whose results differ from those at its build."""
+    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
+    if queries is None or expected is None or not expected.size:
+        if len(store) and kind_of(store).approximate:
+            logger.warning(
+                "%s has no probe, so the results of its index could not be checked: rebuild the "
+                "index with `knn-logits index`",
+                store.folder,
+            )
+        return
+    probes = np.ascontiguousarray(queries, np.float32)
+    if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
+        raise DamagedError(f"the probe of {store.folder} has the wrong shape; rebuild it")
+    nearness, ids = index.search(torch.from_numpy(probes), expected.shape[1])
+    shares = [
+        len(set(row) & set(true)) / len(true)
+        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
+    ]
+    # Equal keys may come in another order, and either may be missing at the end.
+    if float(np.mean(shares)) < _PROBE_SHARE:
+        raise DamagedError(
+            f"the index of {store.folder} returns different entries than when it was built, so "
+            "the index, the metric or the keys have changed: rebuild it with `knn-logits index`"
+        )
+    _check_distances(store, probes, as_distance(nearness.cpu().numpy(), store.manifest.metric))
+
+
+def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
+    """Refuses an index whose distances differ from those at its build."""
+    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
+    if expected is None or expected.shape != actual.shape:
+        return
+    # Two metrics can give the same neighbors, but not the same distances.
+    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
+    probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
+    scale = 1.0 if COMPARISONS[metric].unit_length else float(np.square(probes).sum(axis=-1).mean())
+    close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
+    if float(close.mean()) < _PROBE_SHARE:
+        raise DamagedError(
+            f"the index of {store.folder} returns different distances than when it was built, so "
+            f"its metric is not {metric}, or its keys have changed: rebuild it with `knn-logits "
+            "index`"
+        )
 
 
 # On a GPU
