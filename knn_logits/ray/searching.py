@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from knn_logits.errors import UnreachableError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import Indexes
+from knn_logits.index.opening import Indexes, check_probe
 from knn_logits.ray.connection import connect, machines, result_of
 from knn_logits.ray.shard import Form, ShardActor
 from knn_logits.ray.sharded import PATIENCE, Answer, ShardedIndex, ranges
@@ -97,6 +97,8 @@ class RayIndexes(Indexes):
             patience=self._patience,
         )
         self._wait_for([opened(actor) for actor in actors], index)
+        if form == ((), None) and not len(store.removed_entries):
+            check_probe(store, index)
         index.nprobe = form[1] or store.manifest.index.nprobe
         index.actors = actors
         return index
