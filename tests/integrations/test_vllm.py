@@ -157,7 +157,7 @@ def test_a_datastore_of_another_model_or_key_is_refused_at_the_start(llm, instru
             layer.mlp.down_proj.weight.normal_(std=0.5)
     text = (DATASTORES / "sqlite" / "pages" / "about.md").read_text()[:3000]
     for made, key, words in (
-        (other, "head_input", "and 60% are needed"),
+        (other, "head_input", "its keys differ by"),
         (model, "layer_output", "at ffn_input and head_input, not at layer_output"),
     ):
         store = build_datastore(made, tokenizer, [text], tmp_path / key, key=key, calibrate=False)
