@@ -112,7 +112,7 @@ pins: $(BIN)/python ## Try that all pins install on the oldest and the newest Py
 	for version in 3.10 3.13; do \
 	    $(BIN)/uv pip compile --quiet --only-binary :all: --python-platform x86_64-manylinux_2_31 \
 	        --python-version $$version requirements.txt \
-	        $(patsubst %,requirements-%.txt,dev docs gpu ray) >/dev/null || exit 1; \
+	        $(patsubst %,requirements-%.txt,dev docs ray) >/dev/null || exit 1; \
 	done
 
 space: ## Write the files of a Hub Space into build/space

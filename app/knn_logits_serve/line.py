@@ -68,8 +68,8 @@ class Line:
         if self._closed:
             raise Refusal(_ENDING_REASON, 503)
         job, loop = Job(request), asyncio.get_running_loop()
-        job.future = self._thread.submit(_run, job, work)
         self.jobs.append(job)
+        job.future = self._thread.submit(_run, job, work)
         job.future.add_done_callback(lambda _: loop.call_soon_threadsafe(self.jobs.remove, job))
         return job
 
