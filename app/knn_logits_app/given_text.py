@@ -21,17 +21,14 @@ _WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 def build_explain(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     session = server.session
-    text = gr.Textbox(
+    text, button = _text_and_button(
+        "Explain",
         label="Any text: yours, a model’s, a document’s",
         value=session.library.sample_passage(),
         info="It is compared with the documents, word for word.",
         lines=4,
-        max_lines=14,
         max_length=MOST_CHARACTERS,
-        elem_id="explain-text",
     )
-    with gr.Row(elem_classes="kl-run"):
-        button = gr.Button("Explain", variant="primary", size="md", elem_id="explain")
     output = page_parts.answers_place(elem_id="explained")
 
     def on_explain(request: gr.Request, *values: Any) -> str:
@@ -51,17 +48,14 @@ def build_explain(server: Server, controls: Controls) -> Any:
 
 def build_evaluate(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
-    text = gr.Textbox(
+    text, button = _text_and_button(
+        "Evaluate",
         label="A text to predict",
         placeholder="Paste a text that the documents do not contain.",
         info="The memory knows the documents word for word, so they would measure nothing.",
         lines=5,
-        max_lines=14,
         max_length=MOST_MEASURED,
-        elem_id="evaluate-text",
     )
-    with gr.Row(elem_classes="kl-run"):
-        button = gr.Button("Evaluate", variant="primary", size="md", elem_id="evaluate")
     output = page_parts.place(content="${value}", elem_id="evaluated")
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
@@ -75,6 +69,14 @@ def build_evaluate(server: Server, controls: Controls) -> None:
             return views.notice(friendly(error), kind="error")
 
     button.click(on_evaluate, [*controls.lookup, text], [output], **_WAITING)
+
+
+def _text_and_button(name: str, **box: Any) -> tuple[gr.Textbox, gr.Button]:
+    """Lays out the box of a text and the button below it."""
+    text = gr.Textbox(max_lines=14, elem_id=f"{name.lower()}-text", **box)
+    with gr.Row(elem_classes="kl-run"):
+        button = gr.Button(name, variant="primary", size="md", elem_id=name.lower())
+    return text, button
 
 
 def measured_html(
