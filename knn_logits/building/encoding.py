@@ -55,10 +55,10 @@ def write_vectors(
     if job.file("vectors") is None:
         passages = read_passages(tokenizer, store)
         languages = Counter(passage.language for passage in passages)
-        for language, _ in languages.most_common(1) if before is None else ():
-            if not encoder.knows(language):
-                logger.info("%s does not know the language %s", encoder.id, language)
-                return None
+        language = max(languages, key=lambda one: languages[one], default="en")
+        if before is None and not encoder.knows(language):
+            logger.info("%s does not know the language %s", encoder.id, language)
+            return None
         rows = [text for passage in passages for text in passage.texts()]
         counts = np.zeros(len(store.documents), np.int32)
         for passage in passages:

@@ -74,13 +74,9 @@ class Drafter:
     is about 0, gets no drafts there: it stays the same token by token.
     """
 
-    def __init__(self, memory: Memory | None) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._only_followed = (
-            memory is not None
-            and isinstance(memory.gate, AdaptiveGate)
-            and rounds_by_pass(memory.model)
-        )
+        self._only_followed = isinstance(memory.gate, AdaptiveGate) and rounds_by_pass(memory.model)
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None
 
@@ -98,7 +94,7 @@ class Drafter:
             if most > 0:
                 if name == "text":
                     drafted = self.from_text(ids, most)
-                elif vote is not None and self._memory is not None:
+                elif vote is not None:
                     drafted = from_memory(self._memory, vote, ids[-1], most)
             if drafted:
                 self._latest = source, len(drafted)

@@ -1,7 +1,6 @@
 """Runs something in a forked child, so that a crash, a hang or a blow-up is its alone."""
 
 import os
-import resource
 import sys
 import traceback
 from pathlib import Path
@@ -34,8 +33,3 @@ def ended(number):
 def ends_well(work, *arguments):
     """Whether `work(*arguments)` ends without an error in a process of its own."""
     return ended(fork(work, *arguments))
-
-
-def virtual_size():
-    """Bytes of address space that this process has taken."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
