@@ -228,7 +228,8 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
     """Converts a model on a processor to float32 if it runs faster so and loses nothing.
 
     A checkpoint in half precision is often slower on a processor: float16 is emulated by most of
-    them. Its largest linear layer is timed in both precisions, which takes milliseconds.
+    them. Its largest linear layer but the head is timed in both precisions, which takes
+    milliseconds. The head is large enough that memory decides, where the two are almost equal.
 
     Args:
         model: The model, as it was loaded. It may be changed.
@@ -237,7 +238,9 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
         The choice and its reason, as a sentence; None where the model stays as it is: on a GPU, in
         another precision than float16 and bfloat16, or without memory for float32.
     """
-    layers = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    head = getattr(model, "get_output_embeddings", lambda: None)()
+    linear = (module for module in model.modules() if isinstance(module, nn.Linear))
+    layers = [module.weight for module in linear if module is not head]
     weight = max(layers, key=Tensor.numel).detach() if layers else torch.empty(0)
     size = sum(parameter.numel() for parameter in model.parameters())
     if weight.dtype not in (torch.float16, torch.bfloat16) or weight.device.type != "cpu":

@@ -62,3 +62,11 @@ def test_there_is_no_choice_without_loss_or_memory(timed, monkeypatch):
     model = llama().half()
     assert use_fastest_dtype(model) is None
     assert model.dtype == torch.float16
+
+
+def test_the_head_is_not_timed(monkeypatch):
+    shapes = []
+    monkeypatch.setattr(precision, "_seconds", lambda weight: shapes.append(weight.shape) or 1.0)
+    use_fastest_dtype(llama().half())
+    assert {tuple(shape) for shape in shapes} <= {(64, 32), (32, 64)}
+    assert shapes
