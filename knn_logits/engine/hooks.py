@@ -228,17 +228,18 @@ class StateCapture:
 def _on_host(input_ids: Tensor, windows: deque[Window]) -> Tensor:
     """Copies the ids of a call and of its passes to the CPU, all at once: each copy waits."""
     far = [window for window in windows if window.ids.device.type != "cpu"]
-    if not far:
-        return input_ids.cpu()
-    starts = [torch.as_tensor(-1 if one.start is None else one.start) for one in far]
-    tensors = [input_ids, *(window.ids for window in far), *starts]
-    flat = torch.cat([tensor.reshape(-1).to(far[0].ids.device) for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    for window, ids, start in zip(far, parts[1:], parts[1 + len(far) :], strict=False):
+    # A static cache counts on the device.
+    starts = {place: one.start for place, one in enumerate(far) if isinstance(one.start, Tensor)}
+    tensors = [input_ids, *(window.ids for window in far), *starts.values()]
+    device = far[0].ids.device if far else input_ids.device
+    flat = torch.cat([tensor.reshape(-1).to(device) for tensor in tensors]).cpu()
+    on_host: Tensor
+    on_host, *parts = flat.split([tensor.numel() for tensor in tensors])
+    for window, ids in zip(far, parts, strict=False):
         window.ids = ids.view(window.ids.shape)
-        window.start = None if window.start is None else int(start)
-    on_host: Tensor = parts[0].view(input_ids.shape)
-    return on_host
+    for place, start in zip(starts, parts[len(far) :], strict=True):
+        far[place].start = int(start)
+    return on_host.view(input_ids.shape)
 
 
 def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:

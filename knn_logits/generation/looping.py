@@ -40,7 +40,7 @@ def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence
     """
     result, answers = scores, ids.numpy()[:, start:]
     places = answers.shape[1] - size
-    if places <= 0:
+    if places <= 0 or not ends:
         return scores
     # Where the last tokens of each row occur before. Few places agree with more than the last.
     same = np.ones((len(answers), places), bool)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
@@ -45,7 +46,7 @@ from knn_logits.search.combined import (
 )
 from knn_logits.search.matches import InfiniGram, Matches
 from knn_logits.search.neighbors import Neighbors, Occurrences, Prefixes, with_occurrences
-from knn_logits.search.retriever import Retriever
+from knn_logits.search.retriever import MAX_SHARED_TOKENS, Retriever
 from knn_logits.settings.config import KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
 
@@ -307,54 +308,79 @@ class Memory:
         Returns:
             The neighbors, and their vote.
         """
-        if not state.is_cuda or not self._replays(state, log_p_lm):
+        if not self._replays(state, log_p_lm):
             neighbors = self.neighbors(state.unsqueeze(1), ids)
             return neighbors, self.vote(neighbors, log_p_lm)
-        if self.experts:
+        if self.experts or self.retriever.reads_text:
             ids = without_padding(ids, getattr(self.model, "generation_config", None))
         prefixes = Prefixes.of_steps(ids, 1)
+        ends = prefixes.last_tokens(MAX_SHARED_TOKENS)
+        near = self._searches(state.detach().float(), ends)
+        # The device searches meanwhile.
         found = [expert.find(prefixes) for expert in self.experts]
-        # Few widths, so that few graphs are captured.
-        found = [part.padded(1 << max(8, (part.ids.shape[1] - 1).bit_length())) for part in found]
-        tensors = [tensor for part in found for tensor in part.tensors()]
-        step = self._graphs(state.detach().float(), log_p_lm, *tensors)
-        entries, nearness, values, matched, weights, lmbda, log_p = step
-        every = Neighbors(
-            entries, nearness, values, self.retriever.metric, matched=matched if found else None
+        entries, nearness, values, matched, weights, lmbda, log_p = self._votes(
+            log_p_lm, *near, *(part.packed() for part in found)
         )
-        vote = Vote(every, weights, lmbda, log_p_lm, log_p)
-        k = entries.shape[1] - sum(part.ids.shape[1] for part in found)
-        alone = Neighbors(entries[:, :k], nearness[:, :k], values[:, :k], every.metric)
-        return replace(alone, occurrences=tuple(found)), vote
+        alone = replace(self._neighbors_of(near), occurrences=tuple(found))
+        every = alone
+        if found:
+            every = Neighbors(entries, nearness, values, alone.metric, matched=matched)
+        return alone, Vote(every, weights, lmbda, log_p_lm, log_p)
+
+    def _neighbors_of(self, near: Sequence[Tensor]) -> Neighbors:
+        """The neighbors of which a replayed search returns the fields."""
+        ids, nearness, values, shared = near
+        counted = shared if self.retriever.reads_text else None
+        return Neighbors(ids, nearness, values, self.retriever.metric, shared=counted)
 
     def _replays(self, state: Tensor, log_p_lm: Tensor) -> bool:
         """Whether nothing in a step needs the host."""
         return (
-            can_replay()
+            state.is_cuda
+            and can_replay()
             and state.device == log_p_lm.device == self.retriever.device
             and self.retriever.index.size * len(state) <= _MAX_DISTANCES
             and (self.gate is None or isinstance(self.gate, AdaptiveGate))
         )
 
     @cached_property
-    def _graphs(self) -> StepGraphs:
+    def _searches(self) -> StepGraphs:
         owner = weakref.ref(self)
 
-        def step(state: Tensor, log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
+        def search(state: Tensor, ends: Tensor) -> list[Tensor]:
             memory = owner()
             assert memory is not None
-            number = len(fields(Occurrences))
-            parts = [tensors[at : at + number] for at in range(0, len(tensors), number)]
-            occurrences = tuple(Occurrences(*part) for part in parts)
-            neighbors = replace(memory.retriever.search(state), occurrences=occurrences)
+            nothing = np.zeros(len(ends), np.int64)
+            found = memory.retriever.search(state, Prefixes(nothing, nothing, nothing, last=ends))
+            shared = found.nearness if found.shared is None else found.shared
+            return [found.ids, found.nearness, found.values, shared]
+
+        return StepGraphs(search)
+
+    @cached_property
+    def _votes(self) -> StepGraphs:
+        owner = weakref.ref(self)
+
+        def vote(log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
+            memory = owner()
+            assert memory is not None
+            occurrences = tuple(Occurrences.unpacked(part) for part in tensors[4:])
+            neighbors = replace(memory._neighbors_of(tensors[:4]), occurrences=occurrences)
             vote = memory.vote(neighbors, log_p_lm)
             every = vote.neighbors
             matched = every.ids if every.matched is None else every.matched
             lmbda = torch.zeros_like(log_p_lm[:, 0]) + vote.lmbda
-            found = (every.ids, every.nearness, every.values, matched)
-            return [*found, vote.log_weights, lmbda, vote.log_p]
+            return [
+                every.ids,
+                every.nearness,
+                every.values,
+                matched,
+                vote.log_weights,
+                lmbda,
+                vote.log_p,
+            ]
 
-        return StepGraphs(step)
+        return StepGraphs(vote)
 
     @property
     def reads_distributions(self) -> bool:

@@ -108,9 +108,9 @@ class Matches:
         # Padding before a text is no part of it.
         read = np.concatenate([[0], np.cumsum(prefixes.tokens >= 0)])
         coverage = lengths / np.maximum(1, read[prefixes.end] - read[prefixes.first])
-        tokens = np.clip(prefixes.tokens, 0, len(self._rarity) - 1)
-        until = np.concatenate([[0.0], np.cumsum(self._rarity[tokens], dtype=np.float64)])
-        rarity = until[prefixes.end] - until[prefixes.end - lengths]
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        last = np.repeat(prefixes.end - np.cumsum(lengths), lengths) + np.arange(len(rows))
+        rarity = np.bincount(rows, self._rarity[prefixes.tokens[last]], len(lengths))
         return replace(
             found,
             lengths=torch.from_numpy(lengths),

@@ -34,9 +34,20 @@ class Prefixes:
     tokens: Array  # int64, the texts, one after another
     first: Array  # int64 [rows], the place in `tokens` of the first token of each row's text
     end: Array  # int64 [rows], the place after its last token
+    # int32 [rows, number], its last tokens on a device, the last first, where no more is needed
+    last: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.end)
+
+    def last_tokens(self, number: int) -> Tensor:
+        """The last tokens of each text, the last first, int32 [rows, number]; -1 for none."""
+        if self.last is not None:
+            return self.last[:, :number]
+        places = self.end[:, None] - np.arange(1, number + 1)
+        inside = places >= self.first[:, None]
+        tokens = np.append(self.tokens, -1)[np.where(inside, places, -1)]
+        return torch.from_numpy(tokens.astype(np.int32))
 
     def __getitem__(self, rows: Tensor | Array | slice) -> Prefixes:
         """Returns the texts of some rows."""
@@ -97,6 +108,31 @@ class Occurrences:
             values=pad(self.values, (0, missing)),
             log_weights=pad(self.log_weights, (0, missing), value=-math.inf),
         )
+
+    def packed(self) -> Tensor:
+        """All fields side by side, float64 [rows, 3 n + 5], for one copy to a device.
+
+        float64 holds each number exactly. n is a power of two of at least 256, since each width
+        needs a CUDA graph of its own.
+        """
+        given, width = self.ids.shape[1], 1 << max(8, (self.ids.shape[1] - 1).bit_length())
+        found = torch.zeros(len(self.ids), 3 * width + 5, dtype=torch.float64)
+        ids, values, log_weights, rest = found.split([width, width, width, 5], dim=-1)
+        ids[:, given:], log_weights[:, given:] = -1, -math.inf
+        ids[:, :given], values[:, :given] = self.ids, self.values
+        log_weights[:, :given] = self.log_weights
+        for column, field in zip(rest.unbind(-1), self.tensors()[3:], strict=True):
+            column.copy_(field)
+        return found
+
+    @classmethod
+    def unpacked(cls, found: Tensor) -> Occurrences:
+        """The occurrences that `packed` packed."""
+        width = (found.shape[1] - 5) // 3
+        ids, values, logs, counts, shares = found.split([width, width, width, 2, 3], dim=-1)
+        whole = (one.contiguous() for one in counts.long().unbind(-1))
+        parts = (one.contiguous() for one in shares.float().unbind(-1))
+        return cls(ids.long(), values.long(), logs.float(), *whole, *parts)
 
     def tensors(self) -> list[Tensor]:
         """The fields, in their order."""

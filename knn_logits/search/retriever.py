@@ -23,7 +23,6 @@ from knn_logits.store.sinks import find_sink
 
 # More shared tokens than these count the same.
 MAX_SHARED_TOKENS = 8
-_BACK = np.arange(0, -MAX_SHARED_TOKENS, -1) - 1
 # The most numbers of keys that are gathered at once to refine, which are 256 MB of float32.
 _REFINE_NUMBERS = 64 << 20
 
@@ -44,12 +43,7 @@ class SharedTokens:
 
     def count(self, ids: Tensor, texts: Prefixes) -> Tensor:
         """Shared tokens of entries `ids` and each row's text, float32 [rows, k], 0 to 8."""
-        places = texts.end[:, None] + _BACK
-        # No token is negative, so what is before the beginning of a text agrees with nothing.
-        tokens = np.append(texts.tokens, -1)
-        # int32 [rows, 8], the last token first.
-        ends = torch.from_numpy(tokens[np.where(places >= texts.first[:, None], places, -1)])
-        ends = ends.to(ids.device, torch.int32, non_blocking=True)
+        ends = texts.last_tokens(MAX_SHARED_TOKENS).to(ids.device, non_blocking=True)
         most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
         if not len(last):
             return torch.zeros(ids.shape, device=ids.device)
@@ -122,7 +116,7 @@ class Retriever:
         index = getattr(self, "index", None)
         if not isinstance(index, TorchIndex) or not index.size:
             return None
-        needs_host = self.follows_text or self.reads_text or self.config.refine
+        needs_host = self.follows_text or self.config.refine
         return None if needs_host or index.reads_disk else index.device
 
     def begin_text(self) -> None:

@@ -10,6 +10,7 @@ from gate_cases import random_adaptive
 
 from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.index.compact import CompactIndex
+from knn_logits.mixture import step_graphs
 from knn_logits.search.neighbors import Prefixes
 
 NEW = 24
@@ -31,11 +32,14 @@ def on(memory, device, dtype=torch.float16):
     return memory
 
 
-@pytest.mark.parametrize(
+every_weighing = pytest.mark.parametrize(
     "settings",
     [{"lmbda": 0.3}, {"lmbda": random_adaptive(share=1.0)}, {"lmbda": 0.3, "suffix_weight": 3.0}],
     ids=["constant", "gate", "suffixes"],
 )
+
+
+@every_weighing
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_search_and_mixture_never_wait_for_the_device(model, store, settings, dtype):
     # A tensor without data raises an error wherever a number of it is read.
@@ -56,20 +60,20 @@ def gpu_model(model):
 
 
 @pytest.fixture
-def on_gpu(model):
+def on_gpu(model, monkeypatch):
+    # No other thread draws random numbers here.
+    monkeypatch.setattr(step_graphs, "_LEAST_TORCH", (2, 0))
     yield gpu_model(model)
     model.cpu()
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("gate", [None, random_adaptive(share=1.0)], ids=["constant", "gate"])
-def test_a_replayed_step_is_a_plain_step(on_gpu, store, gate):
-    memory = Memory(on_gpu, store, k=8, lmbda=0.3 if gate is None else gate, device="cuda")
-    assert memory.retriever.device is not None
+def check_steps(memory, store, device):
+    """Compares steps with searches and votes."""
+    size = memory.model.config.vocab_size
     for seed in range(8):
-        random = torch.Generator("cuda").manual_seed(seed)
-        state = torch.randn(4, store.manifest.dim, device="cuda", generator=random)
-        scores = torch.randn(4, on_gpu.config.vocab_size, device="cuda", generator=random)
+        random = torch.Generator(device).manual_seed(seed)
+        state = torch.randn(4, store.manifest.dim, device=device, generator=random)
+        scores = torch.randn(4, size, device=device, generator=random)
         ids = torch.randint(1, 200, (4, 9))
         ids[0, -4:] = torch.from_numpy(store.tokens[seed : seed + 4].astype("int64"))
         log_p_lm = scores.log_softmax(-1)
@@ -82,15 +86,30 @@ def test_a_replayed_step_is_a_plain_step(on_gpu, store, gate):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("gate", [None, random_adaptive(share=1.0)], ids=["constant", "gate"])
-def test_a_generated_step_waits_once(on_gpu, store, gate):
+@every_weighing
+def test_a_replayed_step_is_a_plain_step(on_gpu, store, settings):
+    memory = Memory(on_gpu, store, k=8, device="cuda", **settings)
+    assert memory.retriever.device is not None
+    check_steps(memory, store, "cuda")
+
+
+@every_weighing
+def test_a_step_of_tensors_alone_is_a_plain_step(model, store, settings, monkeypatch):
+    monkeypatch.setattr(Memory, "_replays", lambda *_: True)
+    monkeypatch.setattr(step_graphs, "_PLAIN_CALLS", 100)
+    check_steps(Memory(model, store, k=8, **settings), store, "cpu")
+
+
+@pytest.mark.gpu
+@every_weighing
+def test_a_generated_step_waits_once(on_gpu, store, settings):
     ids = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]], device="cuda")
-    settings = {"max_new_tokens": NEW, "eos_token_id": None, "pad_token_id": 0}
-    with KNNLogitsProcessor(on_gpu, store, lmbda=0.3 if gate is None else gate) as knn:
+    arguments = {"max_new_tokens": NEW, "eos_token_id": None, "pad_token_id": 0}
+    with KNNLogitsProcessor(on_gpu, store, **settings) as knn:
 
         def write():
             on_gpu.generate(
-                ids, attention_mask=torch.ones_like(ids), logits_processor=[knn], **settings
+                ids, attention_mask=torch.ones_like(ids), logits_processor=[knn], **arguments
             )
 
         write()
