@@ -203,7 +203,7 @@ def main():
     add_model_options(parser)
     parser.add_argument("corpus")
     parser.add_argument("held")
-    parser.add_argument("--sizes", nargs="*", type=int, default=[300_000, 3_000_000, 30_000_000])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[300_000, 3_000_000, 30_000_000])
     parser.add_argument("--search-batches", nargs="+", type=int, default=[1, 8, 64, 256])
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 64])
     parser.add_argument("--new-tokens", type=int, default=64)
