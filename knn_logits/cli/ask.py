@@ -45,7 +45,7 @@ def opened_with_model(
     corpus = [name for name in names if Path(name).exists() and not _is_datastore(Path(name))]
     if not corpus:
         opened = memory.open(names)
-        yield (opened, *run.load(model))
+        yield (opened, *run.load(model, opened.stores[0].folder))
         return
     if reads_pairs(model):
         raise ConfigError(

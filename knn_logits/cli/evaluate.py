@@ -145,7 +145,7 @@ def evaluate(
         texts = list(texts)
     if per_token is not None:
         _check_writable(per_token)
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, opened.stores[0].folder)
     from knn_logits.measure.perplexity import evaluate as evaluate_texts
     from knn_logits.measure.translation import evaluate_translations
 
@@ -250,7 +250,7 @@ def tune(
     datastore = open_datastore(stores[0])
     resolve([datastore], settings)
     texts = fields.texts(names, pairs=reads_pairs(model))
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, datastore.folder)
     how: dict[str, Any] = {**settings, **passes.keywords(), "threads": run.threads}
     how |= {"device": str(loaded.device), "cache": cache, "k": k, "gate": gate, "write": write}
     how["allow_overlap"] = allow_overlap

@@ -32,7 +32,7 @@ def explain(
     if not text.strip():
         raise ConfigError("the text is empty: pass a text to explain")
     opened = memory.open(stores)
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, opened.stores[0].folder)
     from knn_logits.evidence.explanation import explain as explain_text
     from knn_logits.evidence.render import show
     from knn_logits.evidence.trace import token_dict

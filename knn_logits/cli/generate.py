@@ -111,7 +111,7 @@ def generate(
         raise ConfigError("the prompt is empty: pass --prompt some text to continue")
     settings = decoding.keywords()
     opened = memory.open(stores)
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, opened.stores[0].folder)
     import transformers
 
     from knn_logits.evidence.explanation import explain as explain_text

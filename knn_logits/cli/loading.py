@@ -31,7 +31,7 @@ class RunOptions:
 
     device: str = setting("auto", "Device of the model: cpu, cuda, cuda:1, mps or auto.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = setting(
-        "auto", "Precision of the model."
+        "auto", "Precision of the model; by default that of the datastore."
     )
     threads: int | None = setting(
         None, "Number of CPU threads; all by default.", least=1, most=MOST_THREADS
@@ -44,13 +44,16 @@ class RunOptions:
     def load(self, name: str, folder: Path | str | None = None) -> tuple[Any, Any]:
         """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
 
-        Keys that are added to a datastore, or to an unfinished one, keep its precision.
+        Unless `dtype` is given, the model runs in the precision in which the datastore in
+        `folder`, or the unfinished one, was built: states in another precision differ.
         """
+        from knn_logits.engine.model_loading import gguf_file
+
         doing(LOADING)
         self.prepare()
-        dtype = self.dtype
-        if dtype == "auto" and folder is not None:
-            dtype = _dtype_of(Path(folder))
+        dtype: str = self.dtype
+        if dtype == "auto" and folder is not None and gguf_file(name) is None:
+            dtype = _dtype_of(Path(folder), _config_of(name))
         return _load_model(name, self.device, dtype)
 
 
@@ -104,7 +107,7 @@ def text_or_file(text: str) -> str:
         raise ConfigError(f"the file {text} is not valid UTF-8: convert it first") from error
 
 
-def _dtype_of(folder: Path) -> Any:
+def _dtype_of(folder: Path, config: Any) -> str:
     from knn_logits.store.job import unfinished_precision
     from knn_logits.store.layout import MANIFEST
     from knn_logits.store.manifest import read_manifest
@@ -114,7 +117,8 @@ def _dtype_of(folder: Path) -> Any:
         precision, of = read_manifest(folder).model.dtype, "the datastore"
     if precision not in ("float32", "bfloat16", "float16"):
         return "auto"
-    tell(f"the model runs in {precision}, as in {of}", style=None)
+    if precision != str(config.dtype).removeprefix("torch."):
+        tell(f"the model runs in {precision}, as in {of}", style=None)
     return precision
 
 

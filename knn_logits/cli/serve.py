@@ -72,7 +72,7 @@ def serve(
     name = model_name or _name_of(model)
     datastores = _opened(stores)
     opened = memory.over(list(datastores.values()))
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, opened.stores[0].folder)
     with opened.searching():
         doing("checking the datastore")
         settings = opened.keywords()
@@ -137,7 +137,7 @@ def page(
             'the page needs gradio: pip install "knn-logits[app]" (or run `make app` in a checkout)'
         )
     datastores = [open_datastore(name) for name in stores]
-    loaded, tokenizer = run.load(model)
+    loaded, tokenizer = run.load(model, datastores[0].folder)
     with interruptible("the page is closed"):
         doing("starting the page")
         from knn_logits_app.library import Library

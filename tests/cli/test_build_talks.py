@@ -112,11 +112,13 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
         lambda weight: fastest.get(str(weight.dtype).removeprefix("torch."), 9.0),
     )
     result = run.good(*build)
-    assert f"the model runs in {began}, as in the unfinished job" in result.err
+    said = f"the model runs in {began}, as in the unfinished job" in result.err
+    assert said == (began == "float32")  # the model's own precision is not named
+    assert Datastore(tmp_path / "store").manifest.model.dtype == began
     assert "continuing the unfinished build" in result.err
 
 
-def test_added_and_synchronized_documents_keep_the_precision_of_the_datastore(
+def test_every_command_takes_the_precision_of_the_datastore(
     run, model, tokenizer, folder, tmp_path, monkeypatch
 ):
     copy.deepcopy(model).half().save_pretrained(tmp_path / "half")
@@ -131,6 +133,11 @@ def test_added_and_synchronized_documents_keep_the_precision_of_the_datastore(
     for command in (
         ("add", tmp_path / "half", store, folder / "more.txt"),
         ("sync", tmp_path / "half", store, folder),
+        ("generate", tmp_path / "half", store, "--prompt", "The pump", "--max-new-tokens", 2),
+        ("explain", tmp_path / "half", store, "The pump of the ferry"),
+        ("ask", tmp_path / "half", store, "Where is the pump?"),
+        ("eval", tmp_path / "half", store, folder / "more.txt", "--allow-overlap"),
+        ("tune", tmp_path / "half", store, folder / "more.txt", "--allow-overlap"),
     ):
         result = run.good(*command)
         assert "the model runs in float32, as in the datastore" in result.err
