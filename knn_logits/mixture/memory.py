@@ -6,7 +6,6 @@ Everything that answers takes a `Memory`: the processor in `generate()`, `explai
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
@@ -345,42 +344,27 @@ class Memory:
 
     @cached_property
     def _searches(self) -> StepGraphs:
-        owner = weakref.ref(self)
-
-        def search(state: Tensor, ends: Tensor) -> list[Tensor]:
-            memory = owner()
-            assert memory is not None
-            nothing = np.zeros(len(ends), np.int64)
-            found = memory.retriever.search(state, Prefixes(nothing, nothing, nothing, last=ends))
-            shared = found.nearness if found.shared is None else found.shared
-            return [found.ids, found.nearness, found.values, shared]
-
-        return StepGraphs(search)
+        return StepGraphs(self._search_tensors)
 
     @cached_property
     def _votes(self) -> StepGraphs:
-        owner = weakref.ref(self)
+        return StepGraphs(self._vote_tensors)
 
-        def vote(log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
-            memory = owner()
-            assert memory is not None
-            occurrences = tuple(Occurrences.unpacked(part) for part in tensors[4:])
-            neighbors = replace(memory._neighbors_of(tensors[:4]), occurrences=occurrences)
-            vote = memory.vote(neighbors, log_p_lm)
-            every = vote.neighbors
-            matched = every.ids if every.matched is None else every.matched
-            lmbda = torch.zeros_like(log_p_lm[:, 0]) + vote.lmbda
-            return [
-                every.ids,
-                every.nearness,
-                every.values,
-                matched,
-                vote.log_weights,
-                lmbda,
-                vote.log_p,
-            ]
+    def _search_tensors(self, state: Tensor, ends: Tensor) -> list[Tensor]:
+        nothing = np.zeros(len(ends), np.int64)
+        found = self.retriever.search(state, Prefixes(nothing, nothing, nothing, last=ends))
+        shared = found.nearness if found.shared is None else found.shared
+        return [found.ids, found.nearness, found.values, shared]
 
-        return StepGraphs(vote)
+    def _vote_tensors(self, log_p_lm: Tensor, *tensors: Tensor) -> list[Tensor]:
+        occurrences = tuple(Occurrences.unpacked(part) for part in tensors[4:])
+        neighbors = replace(self._neighbors_of(tensors[:4]), occurrences=occurrences)
+        vote = self.vote(neighbors, log_p_lm)
+        every = vote.neighbors
+        matched = every.ids if every.matched is None else every.matched
+        lmbda = torch.zeros_like(log_p_lm[:, 0]) + vote.lmbda
+        found = [every.ids, every.nearness, every.values, matched]
+        return [*found, vote.log_weights, lmbda, vote.log_p]
 
     @property
     def reads_distributions(self) -> bool:

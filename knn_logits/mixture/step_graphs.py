@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,11 +36,12 @@ class StepGraphs:
     """Captures a function of tensors once for each shape of its inputs.
 
     Args:
-        step: A function that neither waits for the device nor reads a number from it.
+        step: A method that neither waits for the device nor reads a number from it. Its object
+            owns the graphs, and is not kept alive by them.
     """
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self._method = weakref.WeakMethod(step)
         self._seen: dict[tuple[torch.Size, ...], int] = {}
         self._graphs: OrderedDict[tuple[torch.Size, ...], _Graph] = OrderedDict()
         self._eager: set[tuple[torch.Size, ...]] = set()
@@ -62,6 +64,12 @@ class StepGraphs:
             results = [one.clone() for one in graph.replayed(inputs)]
             self._read.record(torch.cuda.current_stream(inputs[0].device))
             return results
+
+    @property
+    def _step(self) -> Step:
+        step = self._method()
+        assert step is not None
+        return step
 
     def _graph(self, shape: tuple[torch.Size, ...], inputs: Sequence[Tensor]) -> _Graph | None:
         if shape in self._graphs:
