@@ -13,6 +13,7 @@ from typing import Any
 from knn_logits.corpus.blocks import prose
 from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
 from knn_logits.corpus.parsers.markup import texts_of
+from knn_logits.corpus.parsers.prose import flowing
 from knn_logits.corpus.rows import UnreadableError
 from knn_logits.corpus.texts import decoded
 
@@ -87,7 +88,7 @@ def _body(message: EmailMessage) -> Iterator[Text]:
     if words > _MORE_WORDS * len(content.split()):
         yield from texts
         return
-    for kind, text, _ in prose(io.StringIO(clean(content).strip() + "\n")):
+    for kind, text, _ in flowing(prose(io.StringIO(clean(content).strip() + "\n"))):
         yield Text(text, kind)
 
 

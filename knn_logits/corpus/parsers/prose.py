@@ -1,4 +1,8 @@
-"""Reads plain text, source code, Markdown and notebooks, whose text stays as it is written."""
+"""Reads plain text, source code, Markdown and notebooks.
+
+The text stays as it is written, but for line breaks that only keep lines short: a person types
+a space there, and a model continues with one.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,58 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from knn_logits.corpus.blocks import paragraphs, prose, quoted
+from knn_logits.corpus.blocks import TEXT_LINE, paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
 from knn_logits.store.blocks import HEADINGS
 
 _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
+# Lines of tables, code and markup, which keep their ends.
+_LAID_OUT = re.compile(r"\s*(?:[|+#$>%]|\.\. |[=~*-]{3})|.*\S(?: {3,}|\t)\S")
+# A line of reStructuredText above code.
+_CODE = re.compile(r"\.\. (?:code|sourcecode|parsed-literal)|(?!\.\. ).*::\s*\Z", re.DOTALL)
+# The share of the lines of a wrapped paragraph that the next word would make longer than the
+# longest one, less some columns, since people wrap lines by hand, too.
+_WRAPPED, _SLACK = 0.8, 8
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
 def read(lines: Iterable[str]) -> Iterator[Text]:
     """Reads prose, with the headings and lists that are plain without markup."""
-    return placed(prose(lines))
+    return placed(flowing(prose(lines)))
+
+
+def flowing(blocks: Iterable[tuple[str, str, int]]) -> Iterator[tuple[str, str, int]]:
+    """Joins the lines of wrapped paragraphs, but not of code."""
+    code = False
+    pairs = itertools.pairwise(itertools.chain(blocks, [("p", "", 0)]))
+    for (kind, text, number), (following, _, _) in pairs:
+        code = code and text[:1].isspace()
+        joined = text if code else unwrapped(text)
+        if joined != text and not following and joined.count("\n") == 1:
+            joined = joined[:-1] + " "  # a long paragraph, which comes in parts
+        code = code or _CODE.match(text) is not None
+        yield kind, joined, number
+
+
+def unwrapped(text: str) -> str:
+    """Joins the lines of a paragraph if almost all end where the next word would not fit."""
+    body = text.rstrip()
+    lines = body.split("\n")
+    width = max(map(len, lines))
+    indents = {len(line) - len(line.lstrip()) for line in lines[1:]}
+    if width < TEXT_LINE or len(indents) != 1 or any(map(_LAID_OUT.match, lines)):
+        return text
+    broken = any(line.endswith(("  ", "\\")) for line in lines[:-1])
+    if broken or not all(map(str.strip, lines)):
+        return text
+    full = [
+        len(line.rstrip()) + 1 + len(following.split()[0]) > width - _SLACK
+        for line, following in itertools.pairwise(lines)
+    ]
+    if sum(full) < _WRAPPED * len(full):
+        return text
+    rest = [line.strip() for line in lines[1:]]
+    return " ".join([lines[0].rstrip(), *rest]) + text[len(body) :]
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Text]:
@@ -42,21 +87,24 @@ def read_markdown(lines: Iterator[str]) -> Iterator[Text]:
     text = "".join(lines)
     # The front matter of a file is between two rules.
     front = _FRONT.match(text)
-    blocks = [Text(front[0], "pre")] if front else []
-    blocks += blocks_of(text[front.end() :] if front else text)
-    if any(block.kind in HEADINGS for block in blocks):
-        yield from blocks
+    start = front.end() if front else 0
+    first = text.count("\n", 0, start) + 1
+    blocks = [(1, Text(front[0], "pre"))] if front else []
+    blocks += [(first + line, block) for line, block in _blocks(text[start:])]
+    if any(block.kind in HEADINGS for _, block in blocks):
+        yield from (block for _, block in blocks)
         return
-    numbers = itertools.accumulate((block.text.count("\n") for block in blocks), initial=1)
-    yield from placed((b.kind, b.text, n) for b, n in zip(blocks, numbers, strict=False))
+    yield from placed((block.kind, block.text, line) for line, block in blocks)
 
 
-def blocks_of(text: str) -> Iterator[Text]:
-    """Yields the blocks of a text, which together are the text."""
+def _blocks(text: str) -> Iterator[tuple[int, Text]]:
+    """Yields the blocks of a text, and the line of each, counted from 0."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
     parser.core.ruler.enableOnly(["normalize", "block"])
+    lines = text.split("\n")
+    lines = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
     starts: list[tuple[int, str, str, str]] = []  # line, kind, place, fragment
     lists = 0
     tokens = parser.parse(text)
@@ -71,14 +119,16 @@ def blocks_of(text: str) -> Iterator[Text]:
             kind = "th" if tokens[number - 1].type == "thead_open" else "tr"
         elif kind == "p" and lists:
             kind = "li"
+        if token.type == "paragraph_open" and token.map:
+            first, end = token.map
+            joined = unwrapped("".join(lines[first:end]))
+            lines[first:end] = [joined, *[""] * (end - first - 1)]
         if kind and token.map and (not starts or token.map[0] > starts[-1][0]):
             starts.append((token.map[0], kind, place, fragment[:100]))
-    lines = text.split("\n")
-    lines = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
     ends = [line for line, *_ in starts] + [len(lines)]
-    yield Text("".join(lines[: ends[0]]), "" if starts else "p")
+    yield 0, Text("".join(lines[: ends[0]]), "" if starts else "p")
     for (line, kind, place, fragment), end in zip(starts, ends[1:], strict=True):
-        yield Text("".join(lines[line:end]), kind, place, fragment)
+        yield line, Text("".join(lines[line:end]), kind, place, fragment)
 
 
 def read_notebook(stream: Any) -> Iterator[Text]:
@@ -90,5 +140,6 @@ def read_notebook(stream: Any) -> Iterator[Text]:
         text = clean(text).rstrip() + "\n\n"
         if text.strip():
             is_prose = cell.get("cell_type") == "markdown"
-            for block in blocks_of(text) if is_prose else [Text(text, "pre")]:
+            blocks = _blocks(text) if is_prose else [(0, Text(text, "pre"))]
+            for _, block in blocks:
                 yield block._replace(place=f"cell {number}", fragment="")
