@@ -106,7 +106,7 @@ app: $(VENV)/.package ## Open the page with SQLite's documentation: http://127.0
 	$(BIN)/python app/app.py
 
 # uv resolves for a Python that is not here. pip would read the markers for the one that it runs in.
-# glibc 2.31 is that of Debian 11 and Ubuntu 20.04; llguidance has no wheel for an older one.
+# glibc 2.31 is that of Debian 11 and Ubuntu 20.04.
 pins: $(BIN)/python ## Try that all pins install on the oldest and the newest Python; needs a network
 	$(PIP_INSTALL) --quiet uv==0.13.9
 	for version in 3.10 3.13; do \

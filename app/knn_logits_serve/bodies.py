@@ -1,4 +1,4 @@
-"""Checks the bodies of requests, field by field, and holds what follows from them.
+"""Checks the bodies of requests, field by field, and refuses them as OpenAI's clients expect.
 
 A field that would change the text but is not supported is refused. Other unknown fields are
 ignored, since clients send many.
@@ -15,20 +15,29 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     ValidationError,
     field_validator,
-    model_validator,
 )
 
+from knn_logits import KNNLogitsError
+from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import check_settings
-from knn_logits_serve.messages import MOST_MESSAGES, Message, Name, Strict, Text
-from knn_logits_serve.refusals import Refusal
 
-_MAX_PROMPTS = 128
+_MAX_PROMPTS, _MAX_MESSAGES = 128, 4096
 _MAX_STOPS, _MAX_STOP_CHARACTERS = 16, 256
 # Number of characters. A trace holds the lock of the tokenizer for about a second then.
 MAX_TRACED = 20_000
+_MAX_REASON = 300
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "overloaded_error",
+}
 
 Body = TypeVar("Body", bound=BaseModel)
 _Stop = Annotated[str, Field(min_length=1, max_length=_MAX_STOP_CHARACTERS)]
@@ -57,7 +66,7 @@ _UNSUPPORTED = {
         (
             "audio", "frequency_penalty", "function_call", "grammar", "guided_json", "ignore_eos",
             "logit_bias", "min_tokens", "mirostat", "presence_penalty", "reasoning_effort",
-            "stop_token_ids", "suffix", "tool_choice",
+            "response_format", "stop_token_ids", "suffix", "tool_choice",
         ),
         0,
     ),
@@ -71,24 +80,75 @@ _REASONS = {
 }
 
 
-class ResponseFormat(Strict):
-    """The form that an answer has to have."""
+class Refusal(KNNLogitsError):
+    """A request is refused, in the form that OpenAI's clients read."""
 
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
+    def __init__(
+        self,
+        message: str,
+        status: int = 400,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        line = " ".join(message.split())
+        super().__init__(line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]} …")
+        self.status = status
+        kind = _KINDS.get(status, "invalid_request_error")
+        error = {"message": str(self), "type": kind, "param": param, "code": code}
+        self.content: dict[str, Any] = {"error": error}
+        self.headers = {"www-authenticate": "Bearer"} if status == 401 else {}
 
-    @model_validator(mode="after")
-    def _has_schema(self) -> ResponseFormat:
-        if self.type == "json_schema" and not isinstance(self.schema_of_answer, dict):
-            raise ValueError("the type json_schema needs a schema: pass it")
-        return self
+
+def too_long(message: str, param: str | None = None) -> Refusal:
+    """Refuses a text that is too long for the model or the server."""
+    return Refusal(message, param=param, code="context_length_exceeded")
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """Turns any error into a refusal, which shows no path and no traceback."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, LimitError):
+        return too_long(str(error))
+    if isinstance(error, ConfigError):
+        return Refusal(str(error))
+    if isinstance(error, KNNLogitsError):
+        return Refusal(f"the datastore cannot be asked ({type(error).__name__}): try again", 500)
+    return Refusal("the server failed on this request: see the line in its log", 500)
+
+
+Text = Annotated[str, Field(max_length=4_000_000)]
+Name = Annotated[str, Field(min_length=1, max_length=512)]
+
+
+class Strict(BaseModel):
+    """A part of a body. Fields that are not named here are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+
+
+class Part(Strict):
+    """A part of a message, which has to be text."""
+
+    type: Literal["text"]
+    text: Text
+
+
+Content = Text | Annotated[list[Part], Field(fail_fast=True, max_length=_MAX_MESSAGES)] | None
+
+
+class Message(Strict):
+    """One message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = None
 
     @property
-    def schema_of_answer(self) -> dict[str, Any] | None:
-        """The JSON schema that the answer matches; None for a text without form."""
-        if self.type == "json_schema":
-            return (self.json_schema or {}).get("schema")
-        return {"type": "object"} if self.type == "json_object" else None
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
 
 
 class _StreamOptions(Strict):
@@ -105,7 +165,6 @@ class GenerationBody(Strict):
     # 0 and -1 allow all tokens
     top_k: Annotated[Annotated[int, Field(ge=-1, le=2**31)] | None, _Whole] = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    response_format: ResponseFormat | None = None
     seed: Annotated[Annotated[int, Field(ge=-(2**63), lt=2**63)] | None, _Whole] = None
     stop: _Stop | Annotated[list[_Stop], Field(fail_fast=True, max_length=_MAX_STOPS)] | None = None
     stream: bool | None = None
@@ -116,11 +175,6 @@ class GenerationBody(Strict):
     @classmethod
     def _settings(cls, value: Any) -> Any:
         return check_settings(value, "request") if isinstance(value, dict) else value
-
-    @field_validator("response_format", mode="before")
-    @classmethod
-    def _form(cls, value: Any) -> Any:
-        return value or None  # some clients send {} for a text
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -150,7 +204,7 @@ class ChatBody(GenerationBody):
     """A request for `/v1/chat/completions`."""
 
     messages: Annotated[
-        list[Message], Field(fail_fast=True, min_length=1, max_length=MOST_MESSAGES)
+        list[Message], Field(fail_fast=True, min_length=1, max_length=_MAX_MESSAGES)
     ]
     max_completion_tokens: NewTokens = None
     ask: bool | None = None  # whether the documents are asked, or the chat is continued
@@ -200,7 +254,6 @@ class GenerationRequest:
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that the request gives
     new_tokens: int = 16
     sampling: Sampling = Sampling()
-    schema: dict[str, Any] | None = None  # that the answer follows
     logprobs: int | None = None  # likeliest tokens at each position; None: no probabilities
     echo: bool = False
     question: str | None = None  # is asked of the documents, after these messages

@@ -10,51 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Any
 
 from knn_logits import text_ids
 from knn_logits.hosting import chat_ids
-from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.bodies import Message, Refusal
 
-MOST_MESSAGES = 4096
 # This invisible sign marks the notes of the server in an answer. So they can be removed when the
 # chat is sent back: a model would write similar ones.
 SIGN = "\u2060"
 NOTE = f"\n\n{SIGN}("
-Text = Annotated[str, Field(max_length=4_000_000)]
-Name = Annotated[str, Field(min_length=1, max_length=512)]
-
-
-class Strict(BaseModel):
-    """A part of a body. Fields that are not named here are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
-
-
-class Part(Strict):
-    """A part of a message, which has to be text."""
-
-    type: Literal["text"]
-    text: Text
-
-
-# Only the first error is said, and each one takes a kilobyte, so that lists stop there.
-Content = Text | Annotated[list[Part], Field(fail_fast=True, max_length=MOST_MESSAGES)] | None
-
-
-class Message(Strict):
-    """One message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
 
 
 def turns_of(messages: Sequence[Message]) -> list[dict[str, str]]:

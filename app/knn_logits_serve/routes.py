@@ -1,4 +1,7 @@
-"""The addresses that the server answers, and how an answer is sent, whole or as a stream."""
+"""The addresses that the server answers, and how an answer is sent, whole or as a stream.
+
+Requests run one after another, in a thread. What a request writes is passed to the event loop.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -19,12 +23,10 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from knn_logits_serve.answers import Answer, AnswerPart, message_json
-from knn_logits_serve.bodies import ChatBody, CompletionBody, TraceBody, body_of
-from knn_logits_serve.line import Job, Line
+from knn_logits_serve.bodies import ChatBody, CompletionBody, Refusal, TraceBody, body_of
 from knn_logits_serve.open_webui import OpenWebUIAnswer, task_answer
-from knn_logits_serve.refusals import Refusal
 from knn_logits_serve.served import Served
-from knn_logits_serve.writing import run
+from knn_logits_serve.writing import Job, run
 
 # Turns a body into the answer to fill, or one that is complete.
 Parse: TypeAlias = Callable[[bytes], Answer | Response]
@@ -80,8 +82,9 @@ def _dumped(content: Any) -> bytes:
 class Routes:
     """The handlers of the addresses."""
 
-    def __init__(self, served: Served, line: Line) -> None:
-        self.served, self.line = served, line
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write")
         self.created = int(time.time())
 
     def completion(self, body: bytes) -> Answer:
@@ -126,7 +129,8 @@ class Routes:
         reply = await asyncio.to_thread(parse, body)
         if isinstance(reply, Response):
             return reply
-        job = self.line.join(reply.request, partial(run, self.served))
+        job = Job(reply.request)
+        job.future = self._thread.submit(run, self.served, job)
         parts = _parts(job, request.receive)
         first = await anext(parts, None)  # a refusal before it gets its own status
         if reply.request.body.stream:
@@ -148,9 +152,9 @@ async def _lost(request: Request, error: Any) -> Response:
     return JSONResponse(refusal.content, error.status_code, headers=error.headers)
 
 
-def build_app(served: Served, line: Line) -> Starlette:
+def build_app(served: Served) -> Starlette:
     """Builds the web application, without its guard."""
-    handlers = Routes(served, line)
+    handlers = Routes(served)
     routes = [Route("/health", handlers.health)]
     routes.append(Route("/v1/trace", handlers.trace, methods=["POST"]))
     for prefix, chat in (("", handlers.conversation), (OPEN_WEBUI, handlers.open_webui)):

@@ -20,13 +20,14 @@ from knn_logits_serve.bodies import (
     CompletionBody,
     GenerationBody,
     GenerationRequest,
+    Message,
     Prompt,
+    Refusal,
     Sampling,
     TraceBody,
+    too_long,
 )
-from knn_logits_serve.grammar import Grammars
-from knn_logits_serve.messages import Chat, Message, ordered
-from knn_logits_serve.refusals import Refusal, too_long
+from knn_logits_serve.messages import Chat, ordered
 
 # The numbers of tokens that are written by default, as with OpenAI for a completion.
 _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256
@@ -85,8 +86,6 @@ class Served:
         self._cutting = threading.Lock()
         self.ends = end_tokens(model)
         # Special tokens are not part of the text.
-        words = int(model.get_output_embeddings().weight.shape[0])
-        self.grammars = Grammars(tokenizer, self.ends, words)
         self.silent = self.ends | set(getattr(tokenizer, "all_special_ids", ()))
         # Each datastore's index is read now, so that the first request does not wait for it.
         for store in self.stores.values():
@@ -146,9 +145,7 @@ class Served:
         can = bool(request.stores) and last.role == "user"
         if body.ask and not can:
             raise Refusal("ask needs a datastore and a last message of the user", param="ask")
-        # A quotation is no JSON, and neither is a line that says that no passage answers.
-        asks = (self.asks if body.ask is None else body.ask) and request.schema is None
-        if not can or not asks:
+        if not can or not (self.asks if body.ask is None else body.ask):
             return request
         with self._cutting:
             history = self.chat.history(before)
@@ -168,10 +165,6 @@ class Served:
         if body.knn and not stores:
             best = next(iter(self.names))
             raise Refusal(f"{body.model} has no datastore: ask for {best}", param="knn")
-        form = body.response_format
-        schema = None if form is None else form.schema_of_answer
-        if schema is not None:
-            self.grammars.check()
         return GenerationRequest(
             body,
             chat,
@@ -182,7 +175,6 @@ class Served:
             sampling=self._sampling(body),
             logprobs=logprobs,
             echo=echo,
-            schema=schema,
         )
 
     def stores_of(self, name: str, param: str | None = None) -> tuple[str, ...]:

@@ -17,12 +17,14 @@ from starlette.responses import JSONResponse
 
 from knn_logits.errors import ConfigError
 from knn_logits_app.door import Door, Message, Names, Receive, Send, again, header, read_body
-from knn_logits_serve.line import Line, log_failure
-from knn_logits_serve.refusals import Refusal, refusal_of
+from knn_logits_serve.bodies import Refusal, refusal_of
 from knn_logits_serve.routes import build_app
 from knn_logits_serve.served import Served
+from knn_logits_serve.writing import log_failure
 
 _MAX_BODY = 4_000_000  # bytes
+# The seconds that running requests get when the server ends.
+_PATIENCE = 10
 
 
 class Guard:
@@ -103,27 +105,17 @@ class Settings:
             )
 
 
-class Server(uvicorn.Server):
-    """The server of uvicorn, with a queue of requests before the model."""
-
-    def __init__(self, served: Served, settings: Settings) -> None:
-        self.line = Line()
-        config = uvicorn.Config(
-            guarded(build_app(served, self.line), settings),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            timeout_graceful_shutdown=5,
-        )
-        super().__init__(config)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the queue first, and then the connections."""
-        for server in self.servers:
-            server.close()  # New connections are refused from now on.
-        await self.line.close()
-        await super().shutdown(sockets)
+def server_of(served: Served, settings: Settings) -> uvicorn.Server:
+    """Makes the server of an application. At its end running answers get some seconds."""
+    config = uvicorn.Config(
+        guarded(build_app(served), settings),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=_PATIENCE,
+    )
+    return uvicorn.Server(config)
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -147,7 +139,7 @@ def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = N
     """Serves a model until the process is told to end."""
     settings = settings or Settings()
     bound = listen(settings)
-    server = Server(served, settings)
+    server = server_of(served, settings)
     host, port = bound.getsockname()[:2]
     if on_ready is not None:
         bound.listen(2048)

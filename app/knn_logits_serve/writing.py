@@ -6,27 +6,148 @@ away.
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria
+from transformers import LogitsProcessor, StoppingCriteria
 
-from knn_logits import AskConfig, Asking, KNNLogitsProcessor, Memory
-from knn_logits.hosting import Pieces
-from knn_logits_app.decoding import TokenStream
+from knn_logits import AskConfig, Asking, KNNLogitsError, KNNLogitsProcessor, Memory, explain
+from knn_logits.errors import LimitError
+from knn_logits.hosting import Deadline, Pieces
+from knn_logits_app.decoding import TokenStream, samplers
 from knn_logits_serve.answers import AnswerPart, End, Piece, Token
-from knn_logits_serve.bodies import ChatBody, GenerationRequest, Prompt
-from knn_logits_serve.decoding import Overheard, echo_of, processors, scored
-from knn_logits_serve.line import Job
+from knn_logits_serve.bodies import (
+    ChatBody,
+    GenerationRequest,
+    Prompt,
+    Refusal,
+    Sampling,
+    refusal_of,
+)
 from knn_logits_serve.messages import NOTE
 from knn_logits_serve.served import Served
 
 # The most passages that are kept for a token, and the most of the likeliest tokens in its place.
 PASSAGES, CANDIDATES = 3, 5
+# The log-probability of an impossible token, since JSON has no infinity.
+IMPOSSIBLE = -9999.0
+
+logger = logging.getLogger("knn_logits.serve")
+
+
+def log_failure(error: Exception) -> None:
+    """Logs an error in one line."""
+    line = " ".join(str(error).split())
+    logger.error("a request failed: %s: %s", type(error).__name__, line[:300])
+
+
+class Job:
+    """A request that waits or runs.
+
+    Attributes:
+        news: The parts of the answer. The last is None, or a refusal if the request failed.
+        deadline: Is cancelled when nobody reads the answer any more.
+    """
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.future: Future[None]
+        self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
+        self.deadline = Deadline()
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, part: AnswerPart | Refusal | None) -> None:
+        """Adds a part of the answer, from any thread."""
+        self._loop.call_soon_threadsafe(self.news.put_nowait, part)
+
+    def leave(self) -> None:
+        """Ends the request, which nobody reads any more, while it waits or runs."""
+        self.deadline.cancel()
+        if self.future.cancel():
+            self.news.put_nowait(None)
+
+
+class Overheard(LogitsProcessor):
+    """Keeps the distributions of the latest positions, until `at` names the tokens chosen there."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, Tensor] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._rows[input_ids.shape[1]] = scores
+        return scores
+
+    def at(self, position: int, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
+        """Returns the log-probability of a token, and the likeliest tokens in its place."""
+        row = self._rows[position][0]
+        for step in [step for step in self._rows if step <= position]:
+            del self._rows[step]
+        return _likeliest(row, token, number)
+
+
+def _likeliest(scores: Tensor, token: int, number: int) -> tuple[float, list[tuple[int, float]]]:
+    row = torch.log_softmax(scores.float(), dim=-1).clamp(min=IMPOSSIBLE)
+    best = row.topk(min(number, len(row)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return float(row[token]), list(pairs)
+
+
+def processors(sampling: Sampling, choice: int, first: list[Any]) -> list[Any]:
+    """Returns the processors of one text, in their order; `first` mixes or reads probabilities."""
+    chain = list(first)
+    if sampling.temperature > 0:
+        temperature, seed = max(sampling.temperature, 1e-4), sampling.seed + choice
+        chain += samplers(seed, temperature, sampling.top_p, sampling.top_k, sampling.min_p)
+    return chain
+
+
+def echo_of(
+    served: Served, request: GenerationRequest, prompt: Prompt, memory: Memory | None
+) -> tuple[Token, ...]:
+    """Returns a prompt's tokens, all but the first with the probabilities asked for."""
+    ids, tokenizer = prompt.ids, served.tokenizer
+    pieces = Pieces(tokenizer, [])
+    texts = [pieces.add(token) for token in ids]
+    number = request.logprobs
+    if number is None or len(ids) < 2:
+        return tuple(Token(text) for text in texts)
+    if memory is None:
+        with torch.no_grad():
+            rows = served.model(prompt.inputs["input_ids"]).logits[0, :-1]
+        tokens = [Token(texts[0])]
+        for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
+            tokens.append(scored(tokenizer, text, *_likeliest(row, token, number)))
+        return tuple(tokens)
+    trace = explain(served.model, tokenizer, memory, ids, max_neighbors=0, candidates=number)[0]
+    tokens = [Token(texts[0])]
+    for text, traced in zip(texts[1:], trace.tokens, strict=True):
+        if traced.p is None:
+            raise LimitError("the prompt is too long to compute its probabilities: shorten it")
+        best_of = sorted(traced.candidates, key=lambda candidate: -candidate.p)[:number]
+        likeliest = tuple((candidate.token, _log(candidate.p)) for candidate in best_of)
+        tokens.append(Token(text, _log(traced.p), likeliest))
+    return tuple(tokens)
+
+
+def _log(p: float) -> float:
+    return math.log(p) if p > 0 else IMPOSSIBLE
+
+
+def scored(tokenizer: Any, text: str, logprob: float, likeliest: list[tuple[int, float]]) -> Token:
+    """Makes a token with its log-probability and the texts of the likeliest tokens."""
+    decode = tokenizer.decode
+    pairs = [
+        (str(decode([token], clean_up_tokenization_spaces=False)), p) for token, p in likeliest
+    ]
+    return Token(text, logprob, tuple(pairs))
 
 
 class AnswerWriter:
@@ -133,7 +254,19 @@ def _overlap(text: str, stop: str) -> int:
 
 
 def run(served: Served, job: Job) -> None:
-    """Writes all answers of a request, one after another."""
+    """Writes all answers of a request, one after another, and tells the end or a refusal."""
+    ended = None
+    try:
+        if not job.deadline.cancelled:
+            _write(served, job)
+    except Exception as error:
+        if not isinstance(error, KNNLogitsError) and not job.deadline.cancelled:
+            log_failure(error)
+        ended = refusal_of(error)
+    job.tell(ended)
+
+
+def _write(served: Served, job: Job) -> None:
     request = job.request
     # Settings that do not fit are refused before a word is written.
     memory = served.memory_of(request) if request.stores else None
@@ -186,10 +319,7 @@ def _attached(
         return nullcontext()
     # The likeliest tokens cost a tenth of an answer's time, and only a drawn answer shows them.
     candidates = CANDIDATES if request.drawn else 0
-    knn = KNNLogitsProcessor(served.model, memory, candidates=candidates)
-    if request.schema is not None:
-        knn.loop_size = None  # an answer that is ended within a loop has not the form
-    return knn
+    return KNNLogitsProcessor(served.model, memory, candidates=candidates)
 
 
 class _End(StoppingCriteria):
@@ -214,7 +344,6 @@ def _write_text(
     overheard = Overheard() if request.logprobs is not None else None
     writer = AnswerWriter(served, request, prompt, choice, job.tell, overheard, knn)
     first: list[Any] = [processor for processor in (knn, overheard) if processor is not None]
-    mask = None if request.schema is None else served.grammars.mask(request.schema)
     pad = served.tokenizer.pad_token_id
     # A processor drafts passages, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
@@ -224,7 +353,7 @@ def _write_text(
         do_sample=False,
         num_beams=1,
         max_new_tokens=request.new_tokens,
-        logits_processor=processors(request.sampling, choice, first, mask),
+        logits_processor=processors(request.sampling, choice, first),
         stopping_criteria=[_End(writer, job)],
         streamer=TokenStream(writer.add),
     )

@@ -25,15 +25,14 @@ class RunningServer:
     """A server that runs in a thread of this process."""
 
     def __init__(self, served, **settings):
-        from knn_logits_serve.server import Server, Settings, listen
+        from knn_logits_serve.server import Settings, listen, server_of
 
         self.settings = Settings(port=0, **settings)
         bound = listen(self.settings)
         bound.listen(512)
         self.port = bound.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self.server = Server(served, self.settings)
-        self.line = self.server.line
+        self.server = server_of(served, self.settings)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [bound]})
         self._thread.start()
 

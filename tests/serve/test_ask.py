@@ -1,12 +1,12 @@
 """Chats that are asked of the documents: quoted, written, streamed, or continued."""
 
 import copy
-import json
 
 import pytest
 from conftest import TEXTS
 
-from knn_logits_serve.messages import Message, turns_of
+from knn_logits_serve.bodies import Message
+from knn_logits_serve.messages import turns_of
 from knn_logits_serve.served import Served
 from serve.conftest import serving
 
@@ -64,14 +64,6 @@ def test_chats_are_continued_where_that_is_asked_for(asked, openai):
         assert ask(asked, **settings).choices[0].message.content != TEXTS[2]
     with pytest.raises(openai.BadRequestError, match="ask needs a datastore"):
         ask(asked, model="tiny", extra_body={"ask": True})
-
-
-def test_json_is_promised_before_a_quotation(asked):
-    pytest.importorskip("llguidance", reason="pip install 'knn-logits[serve]'")
-    schema = {"enum": ["Mairead", "Oda"]}
-    form = {"type": "json_schema", "json_schema": {"name": "queen", "schema": schema}}
-    found = ask(asked, response_format=form).choices[0]
-    assert json.loads(found.message.content) in schema["enum"]
 
 
 def test_a_note_about_the_documents_is_no_part_of_the_chat(asked):

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 
-from knn_logits_serve.bodies import ChatBody
-from knn_logits_serve.refusals import Refusal
+from knn_logits_serve.bodies import ChatBody, Refusal
 from knn_logits_serve.served import Served
 from serve.conftest import PROMPT, serving
 

@@ -15,8 +15,8 @@ from transformers import (
 from knn_logits import explain
 from knn_logits.mixture.presets import resolve_settings
 from knn_logits_serve.bodies import CompletionBody
-from knn_logits_serve.decoding import echo_of
 from knn_logits_serve.served import Served
+from knn_logits_serve.writing import echo_of
 from serve.conftest import PROMPT
 
 MODEL = "tiny+texts"

@@ -1,8 +1,5 @@
-"""A GGUF file behind the server: streams with sources, samplers and JSON, as with transformers."""
+"""A GGUF file behind the server: streams with sources, as with transformers."""
 
-import json
-
-import jsonschema
 import missing
 import pytest
 from conftest import TEXTS
@@ -11,7 +8,6 @@ from gguf_files import tiny, write_gguf
 from knn_logits import Document, GGUFModel, build_datastore
 from knn_logits_serve.served import Served
 from serve.conftest import PROMPT, serving
-from serve.test_response_format import FORM, SCHEMA
 
 STRONG = {"lmbda": 0.95, "k": 4, "temperature": 0.05}
 
@@ -26,18 +22,6 @@ def client(tokenizer, tmp_path_factory, openai):
     served = Served("tiny", model, model.tokenizer, {"texts": store})
     with serving(served) as running, running.client() as found:
         yield found
-
-
-@pytest.mark.parametrize("settings", [{}, {"temperature": 1.5, "seed": 3, "top_k": 40}], ids=str)
-def test_json_matches_its_schema(client, settings):
-    found = client.completions.create(
-        model="tiny+texts",
-        prompt=PROMPT,
-        max_tokens=120,
-        extra_body={"knn": STRONG, "response_format": FORM, **settings},
-    ).choices[0]
-    assert found.finish_reason == "stop"
-    jsonschema.validate(json.loads(found.text), SCHEMA)
 
 
 def test_bytes_of_tokens_are_those_of_their_text(client, tokenizer, tmp_path):

@@ -6,7 +6,6 @@ import re
 import pytest
 
 from knn_logits_app.requests import is_web
-from knn_logits_serve.line import Line
 from knn_logits_serve.open_webui import _source, title_of
 from knn_logits_serve.routes import Routes
 from serve.conftest import PROMPT
@@ -93,7 +92,7 @@ def test_its_own_requests_ask_no_model(
     """A small model of chats copied the example of the task: "Your Concise Title Here"."""
     monkeypatch.setattr(served.model, "generate", None)
     served = templated(model, tokenizer, store) if templated_model else served
-    routes = Routes(served, Line.__new__(Line))
+    routes = Routes(served)
     task, expected = TASKS[field]
 
     def answered(content, stream=False):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from knn_logits.errors import ConfigError, StorageError
 from knn_logits_serve import bodies
-from knn_logits_serve.refusals import refusal_of
+from knn_logits_serve.bodies import refusal_of
 from knn_logits_serve.server import Settings
 from serve.conftest import PROMPT, serving
 
@@ -84,7 +84,7 @@ def test_a_field_that_makes_no_sense_is_named(http, changed, line, param):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": [{"type": {"a": 1}}]}]}, "messages.0.content"),
         ({"tool_choice": "required"}, "tool_choice is not supported"),
-        ({"response_format": {"type": "robot"}}, "response_format.type"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
         ({"logprobs": True}, "a chat has no logprobs"),
         ({"max_completion_tokens": 0}, "ask for a token"),
     ],
