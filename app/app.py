@@ -1,6 +1,6 @@
 """Serves the page with SQLite's documentation. `make app` and a Hugging Face Space run it.
 
-python app/app.py [--port 7860] [--name knn.example.org]
+python app/app.py [--port 7860]
 """
 
 from __future__ import annotations
@@ -57,12 +57,6 @@ def main() -> None:
     parser.add_argument(
         "--port", type=int, help="the port to listen on (default: the first free port from 7860)"
     )
-    parser.add_argument(
-        "--name",
-        action="append",
-        default=[],
-        help="a name under which visitors reach the page, such as knn.example.org; repeatable",
-    )
     options = parser.parse_args()
     try:
         library = sqlite_library()
@@ -73,7 +67,6 @@ def main() -> None:
             library,
             host=options.host,
             port=options.port,
-            names=options.name,
             on_ready=lambda url: print(
                 f"Open {url} in a browser. Ctrl-C ends the page.", flush=True
             ),

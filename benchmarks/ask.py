@@ -118,19 +118,21 @@ def by_ask(model, tokenizer, store, questions, way):
     settings = dict(part.strip().split("=") for part in way.split(",")[1:])
     settings = {name: json.loads(value) if value[0] in "0123456789tf" else value
                 for name, value in settings.items()}  # fmt: skip
-    config = knn_logits.AskConfig(**{"max_new_tokens": MOST_TOKENS, "evidence": False, **settings})
+    config = knn_logits.AskConfig(**{"max_new_tokens": MOST_TOKENS, **settings})
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store), config)
     answers = []
     for row in questions.questions:
+        started = time.perf_counter()
         answer = asking.answer(row.question)
+        spent = time.perf_counter() - started
         tokens = len(tokenizer(answer.text, add_special_tokens=False)["input_ids"])
-        found = [part.sentence.text for part in asking.find(row.question).found[:10]]
+        found = [part.sentence.text for part in asking.find(row.question)[:10]]
         right = [contained(text, row.answers) for text in found]
-        answers.append({"text": answer.text, "tokens": tokens, "passes": answer.passes,
+        answers.append({"text": answer.text, "tokens": tokens,
                         "ended": answer.quoted or tokens < MOST_TOKENS,
                         "answered": answer.answered, "alone": answer.alone,
                         "right_sentence_within": [any(right[:k]) for k in (1, 3, 10)],
-                        "seconds": answer.seconds})  # fmt: skip
+                        "seconds": spent})  # fmt: skip
     return answers
 
 
@@ -173,7 +175,6 @@ def figures(answers, questions, alone, passage):
             accuracy = (result["answered"] / len(rows) + refused / len(no)) / 2
             result |= {"unanswerable": len(no), "refused": refused,
                        "balanced_accuracy": round(accuracy, 4)}  # fmt: skip
-        result["passes"] = round(sum(row["passes"] for row in answers) / len(answers), 2)
     return result
 
 

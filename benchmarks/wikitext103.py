@@ -23,14 +23,14 @@ PUBLISHED = {
 
 
 def run(*words):
-    """Runs a command of knn-logits, and returns what it prints as JSON."""
-    words = [*map(str, words), "--json"]
+    """Runs a command of knn-logits, and returns what it prints as JSON, if it does."""
+    words = [*map(str, words), *["--json"] * (words[0] != "index")]
     print(f"$ knn-logits {shlex.join(words)}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "knn_logits", *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"the step failed: start again to go on ({done.returncode})")
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1]) if "--json" in words else {}
 
 
 def once(path, *words):

@@ -46,76 +46,44 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "KNNLogitsProcessor",
-    "Datastore",
-    "build_datastore",
-    "build_index",
-    "add_documents",
-    "sync_documents",
-    "remove_documents",
-    "cluster",
-    "distill",
-    "import_datastore",
-    "push_to_hub",
-    "pull",
-    "explain",
-    "evaluate",
-    "text_ids",
-    "translate",
-    "evaluate_translations",
-    "tune",
-    "Block",
-    "Document",
-    "read_corpus",
-    "KNNConfig",
-    "IndexConfig",
-    "WindowConfig",
-    "GGUFModel",
-    "Memory",
-    "Asking",
-    "AskConfig",
-    "Answer",
-    "Gate",
-    "AdaptiveGate",
-    "MetaKGate",
-    "Trace",
-    "Source",
-    "KNNLogitsError",
-]
+__all__ = list(_HOME)
 
 if TYPE_CHECKING:
-    from knn_logits.ask.answer import Answer
-    from knn_logits.ask.asking import Asking
-    from knn_logits.ask.config import AskConfig
-    from knn_logits.building.builder import build_datastore
-    from knn_logits.building.indexing import build_index, cluster
-    from knn_logits.building.removing import remove_documents
-    from knn_logits.building.updating import add_documents, sync_documents
-    from knn_logits.corpus.blocks import Block
-    from knn_logits.corpus.documents import Document
-    from knn_logits.corpus.reading import read_corpus
-    from knn_logits.engine.llama_cpp.model import GGUFModel
-    from knn_logits.engine.tokens import text_ids
-    from knn_logits.errors import KNNLogitsError
-    from knn_logits.evidence.explanation import explain
-    from knn_logits.evidence.sources import Source
-    from knn_logits.evidence.trace import Trace
-    from knn_logits.generation.processor import KNNLogitsProcessor
-    from knn_logits.hub.pull import pull
-    from knn_logits.hub.push import push_to_hub
-    from knn_logits.lab.distilling import distill
-    from knn_logits.lab.importing import import_datastore
-    from knn_logits.measure.perplexity import evaluate
-    from knn_logits.measure.translation import evaluate_translations, translate
-    from knn_logits.measure.tuner import tune
-    from knn_logits.mixture.gates.adaptive import AdaptiveGate
-    from knn_logits.mixture.gates.gate import Gate
-    from knn_logits.mixture.gates.meta_k import MetaKGate
-    from knn_logits.mixture.memory import Memory
-    from knn_logits.settings.config import IndexConfig, KNNConfig
-    from knn_logits.settings.passes import WindowConfig
-    from knn_logits.store.datastore import Datastore
+    from knn_logits.ask.answer import Answer as Answer
+    from knn_logits.ask.asking import Asking as Asking
+    from knn_logits.ask.config import AskConfig as AskConfig
+    from knn_logits.building.builder import build_datastore as build_datastore
+    from knn_logits.building.indexing import build_index as build_index
+    from knn_logits.building.indexing import cluster as cluster
+    from knn_logits.building.removing import remove_documents as remove_documents
+    from knn_logits.building.updating import add_documents as add_documents
+    from knn_logits.building.updating import sync_documents as sync_documents
+    from knn_logits.corpus.blocks import Block as Block
+    from knn_logits.corpus.documents import Document as Document
+    from knn_logits.corpus.reading import read_corpus as read_corpus
+    from knn_logits.engine.llama_cpp.model import GGUFModel as GGUFModel
+    from knn_logits.engine.tokens import text_ids as text_ids
+    from knn_logits.errors import KNNLogitsError as KNNLogitsError
+    from knn_logits.evidence.explanation import explain as explain
+    from knn_logits.evidence.sources import Source as Source
+    from knn_logits.evidence.trace import Trace as Trace
+    from knn_logits.generation.processor import KNNLogitsProcessor as KNNLogitsProcessor
+    from knn_logits.hub.pull import pull as pull
+    from knn_logits.hub.push import push_to_hub as push_to_hub
+    from knn_logits.lab.distilling import distill as distill
+    from knn_logits.lab.importing import import_datastore as import_datastore
+    from knn_logits.measure.perplexity import evaluate as evaluate
+    from knn_logits.measure.translation import evaluate_translations as evaluate_translations
+    from knn_logits.measure.translation import translate as translate
+    from knn_logits.measure.tuner import tune as tune
+    from knn_logits.mixture.gates.adaptive import AdaptiveGate as AdaptiveGate
+    from knn_logits.mixture.gates.gate import Gate as Gate
+    from knn_logits.mixture.gates.meta_k import MetaKGate as MetaKGate
+    from knn_logits.mixture.memory import Memory as Memory
+    from knn_logits.settings.config import IndexConfig as IndexConfig
+    from knn_logits.settings.config import KNNConfig as KNNConfig
+    from knn_logits.settings.passes import WindowConfig as WindowConfig
+    from knn_logits.store.datastore import Datastore as Datastore
 
 
 def __getattr__(name: str) -> Any:

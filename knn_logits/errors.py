@@ -1,22 +1,5 @@
 """The exceptions that this package raises on purpose.
 
-    KNNLogitsError
-    ├── ConfigError           a setting out of its range (also a ValueError)
-    ├── CorpusError           text that cannot be read or holds nothing
-    ├── ModelError            a model without a place for the key, or a mode that is not supported
-    ├── DatastoreError        a folder that is no datastore, or not a whole one
-    │   ├── IncompleteError   a build that did not finish
-    │   ├── DamagedError      a file that is not what the manifest says
-    │   ├── MismatchError     a datastore of another model, layer, dimension or tokenizer
-    │   ├── BusyError         a datastore that another process is writing
-    │   ├── HubError          a datastore that cannot be fetched from the Hub, or sent to it
-    │   └── StorageError      a disk that is full or fails
-    ├── SearchError           an index that cannot be built, opened or searched
-    ├── UnreachableError      machines of a cluster that are not there, or do not answer
-    ├── TraceError            a trace that does not belong to the given output
-    ├── LimitError            more text, tokens or time than a server allows
-    └── MissingDependencyError   an optional package that is not installed (also an ImportError)
-
 Each message says what is wrong and what to do next; the command line prints it as its one line.
 """
 

@@ -1,20 +1,175 @@
-"""What pages, servers and other hosts of a memory use beside the names of `knn_logits`."""
+"""What pages, servers and other hosts of a memory use beside the names of `knn_logits`.
+
+`Limits` bounds work that somebody else asks for: how much text, how many tokens, how much time.
+"""
 
 from __future__ import annotations
 
-from knn_logits.ask.answer import PassageEffect as PassageEffect
-from knn_logits.engine.forward import use_fastest_dtype as use_fastest_dtype
-from knn_logits.engine.pairs import context_length as context_length
-from knn_logits.engine.pieces import Pieces as Pieces
-from knn_logits.engine.tokens import chat_ids as chat_ids
-from knn_logits.evidence.records import DocumentShare as DocumentShare
-from knn_logits.evidence.records import NeighborTrace as NeighborTrace
-from knn_logits.evidence.records import SequenceTrace as SequenceTrace
-from knn_logits.evidence.sources import main_sources as main_sources
-from knn_logits.limits import Deadline as Deadline
-from knn_logits.limits import Limits as Limits
-from knn_logits.mixture.vote import Vote as Vote
-from knn_logits.settings.declaration import Setting as Setting
-from knn_logits.settings.registry import check_settings as check_settings
-from knn_logits.settings.registry import settings_for as settings_for
-from knn_logits.settings.registry import settings_line as settings_line
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria
+
+from knn_logits.ask.answer import PassageEffect
+from knn_logits.engine.forward import use_fastest_dtype
+from knn_logits.engine.pairs import context_length
+from knn_logits.engine.pieces import Pieces
+from knn_logits.engine.tokens import chat_ids
+from knn_logits.errors import LimitError
+from knn_logits.evidence.records import DocumentShare, NeighborTrace, SequenceTrace
+from knn_logits.evidence.sources import main_sources
+from knn_logits.mixture.vote import Vote
+from knn_logits.progress import Progress
+from knn_logits.settings.declaration import Setting
+from knn_logits.settings.registry import check_settings, settings_for, settings_line
+
+__all__ = [
+    "Deadline",
+    "DocumentShare",
+    "Limits",
+    "NeighborTrace",
+    "PassageEffect",
+    "Pieces",
+    "SequenceTrace",
+    "Setting",
+    "Vote",
+    "chat_ids",
+    "check_settings",
+    "context_length",
+    "main_sources",
+    "settings_for",
+    "settings_line",
+    "use_fastest_dtype",
+]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that one request may ask for.
+
+    Attributes:
+        prompt_tokens: Number of tokens of a prompt, or of a text to explain.
+        new_tokens: Number of tokens to write.
+        text_bytes: Bytes of text to build a datastore from, or to evaluate.
+        seconds: Time that one request may take.
+    """
+
+    prompt_tokens: int = 512
+    new_tokens: int = 256
+    text_bytes: int = 400_000
+    seconds: float = 60.0
+
+    def check(
+        self,
+        *,
+        prompt_tokens: int = 0,
+        new_tokens: int = 0,
+        text_bytes: int = 0,
+        context: int | None = None,
+    ) -> None:
+        """Refuses a request that asks for too much.
+
+        Args:
+            prompt_tokens: Number of tokens given.
+            new_tokens: Number of tokens wanted.
+            text_bytes: Bytes of text given.
+            context: Number of tokens that the model can read, prompt and answer together.
+
+        Raises:
+            LimitError: when a limit is exceeded. The message says which one, and what is allowed.
+        """
+        for name, amount, most in (
+            ("the text has {} tokens", prompt_tokens, self.prompt_tokens),
+            ("{} new tokens are asked for", new_tokens, self.new_tokens),
+            ("the text has {} bytes", text_bytes, self.text_bytes),
+        ):
+            if amount > most:
+                raise LimitError(f"{name.format(f'{amount:,}')}; the limit is {most:,}: shorten it")
+        if context is not None and prompt_tokens + new_tokens > context:
+            raise LimitError(
+                f"{prompt_tokens:,} tokens of text plus {new_tokens:,} new tokens exceed the "
+                f"model's context of {context:,}: shorten either"
+            )
+
+    def deadline(self) -> Deadline:
+        """The time that a request has, from now on."""
+        return Deadline(self.seconds)
+
+
+class Deadline(StoppingCriteria):
+    """Ends work when its time is up, or when it is cancelled.
+
+    As `generate(stopping_criteria=[deadline])` it ends the text. A build or an evaluation gets it
+    as its progress callback, which then raises `LimitError`:
+
+        build_datastore(..., progress=deadline.watch())
+
+    Args:
+        seconds: Time from now on; None sets no limit.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds = seconds
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Ends the work, from any thread."""
+        self._cancelled.set()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled.is_set()
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up."""
+        return self._end is not None and time.monotonic() >= self._end
+
+    @property
+    def over(self) -> bool:
+        """Whether the work has to end, for either reason."""
+        return self.cancelled or self.expired
+
+    def check(self) -> None:
+        """Raises when the work has to end.
+
+        Raises:
+            LimitError: when the time is up or the work was cancelled. The message says which.
+        """
+        if self.cancelled:
+            raise LimitError("the work was stopped; nothing was saved")
+        if self.expired:
+            raise LimitError(
+                f"this exceeded the time limit of {self._seconds:g} seconds: use less text"
+            )
+
+    def watch(self, progress: Progress | None = None) -> Progress:
+        """Makes a progress callback that raises `LimitError` when the work has to end.
+
+        Args:
+            progress: A callback that receives every report as well; None for none.
+        """
+
+        def watched(phase: str, done: int, total: int | None) -> None:
+            self.check()
+            if progress is not None:
+                progress(phase, done, total)
+
+        return watched
+
+    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
+        """Answers `generate()`, which asks after each token whether to end.
+
+        Args:
+            input_ids: int64 [rows, length].
+
+        Returns:
+            bool [rows], whether each row ends here.
+        """
+        return torch.full((input_ids.shape[0],), self.over, device=input_ids.device)

@@ -1,4 +1,4 @@
-"""Locks that a fork finds open, properties computed once without one, and a cache for threads."""
+"""What threads share: locks that a fork finds open, a cache, copies of tensors on devices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
-__all__ = ["Recent", "cached_property", "new_lock"]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = ["Copies", "Recent", "cached_property", "new_lock"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,6 +67,24 @@ class Recent(Generic[K, V]):
                     self._total += self._size(value)
             while self._total > self._limit and len(self._values) > 1:
                 self._total -= self._size(self._values.popitem(last=False)[1])
+
+
+class Copies:
+    """Tensors by name, with a copy on each device that asked for one."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self._tensors = tensors
+        self._copies: dict[tuple[str, torch.device], Tensor] = {}
+
+    def at(self, device: torch.device, name: str) -> Tensor:
+        """Returns the tensor `name` on a device."""
+        tensor = self._tensors[name]
+        if tensor.device == device:
+            return tensor
+        if (name, device) not in self._copies:
+            # Another thread may have made one meanwhile, which may be in use.
+            self._copies.setdefault((name, device), tensor.to(device))
+        return self._copies[name, device]
 
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):

@@ -69,10 +69,6 @@ class InnerProduct:
         with full_precision(keys.device):
             return self.prepared(keys).mv(query)
 
-    def squared_distance(self, nearness: Tensor) -> Tensor | None:
-        """The squared distance of prepared vectors; None where the nearness does not say it."""
-        return None
-
     def unit(self, mean_square: float) -> float:
         """How a temperature compares with that of squared distances, for keys of this square."""
         return 0.5
@@ -87,25 +83,22 @@ class SquaredDistance(InnerProduct):
     perfect = 0.0
 
     def norms(self, keys: Tensor) -> Tensor | None:
-        """See `InnerProduct.norms`."""
         return keys.square().sum(dim=-1)
 
     def scores(self, queries: Tensor, keys: Tensor, norms: Tensor | None) -> Tensor:
-        """See `InnerProduct.scores`. Adding -|q|^2 would not change the order."""
+        # Adding -|q|^2 would not change the order.
         assert norms is not None
         with full_precision(keys.device):
             return norms.addmm(queries, keys.T, beta=-1.0, alpha=2.0)
 
     def of_scores(self, scores: Tensor, queries: Tensor) -> Tensor:
-        """See `InnerProduct.of_scores`."""
         return (scores - queries.square().sum(dim=-1, keepdim=True)).clamp_max_(0.0)
 
     def pairwise(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """See `InnerProduct.pairwise`. Differences lose nothing to rounding."""
+        # Differences lose nothing to rounding.
         return (keys - queries.unsqueeze(1)).square().sum(dim=-1).neg()
 
     def of_query(self, query: Tensor, keys: Tensor) -> Tensor:
-        """See `InnerProduct.of_query`."""
         import numpy as np
         import torch
 
@@ -113,12 +106,7 @@ class SquaredDistance(InnerProduct):
         # NumPy's `vecdot` needs no table of squares.
         return torch.from_numpy(np.vecdot(apart, apart)).neg_()
 
-    def squared_distance(self, nearness: Tensor) -> Tensor | None:
-        """See `InnerProduct.squared_distance`."""
-        return -nearness
-
     def unit(self, mean_square: float) -> float:
-        """See `InnerProduct.unit`."""
         return 1.0
 
 
@@ -128,12 +116,7 @@ class Cosine(InnerProduct):
     unit_length = True
     perfect = 1.0
 
-    def squared_distance(self, nearness: Tensor) -> Tensor | None:
-        """See `InnerProduct.squared_distance`: |q - k|^2 = 2 - 2qk."""
-        return 2.0 - 2.0 * nearness
-
     def unit(self, mean_square: float) -> float:
-        """See `InnerProduct.unit`."""
         return 0.5 / mean_square
 
 

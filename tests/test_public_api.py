@@ -12,7 +12,7 @@ import knn_logits
 from knn_logits import errors, hosting
 
 PUBLIC = knn_logits.__all__
-HOSTING = [name for name in vars(hosting) if name[0].isalpha() and name != "annotations"]
+HOSTING = hosting.__all__
 ERRORS = [value for value in vars(errors).values() if inspect.isclass(value)]
 
 

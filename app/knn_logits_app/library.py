@@ -118,8 +118,7 @@ class Library:
             for store in opened.values()
             for sentence in sentences(store, tokenizer, 4 // len(opened) or 1)
         )
-        questions = tuple(prompt for prompt in prompts if prompt.endswith("?"))
-        return cls(name, model, tokenizer, opened, examples=examples, questions=questions)
+        return cls(name, model, tokenizer, opened, examples=examples)
 
     @property
     def store(self) -> Datastore:

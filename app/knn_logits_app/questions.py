@@ -128,8 +128,7 @@ def _parts(answer: Answer) -> list[list[Any]]:
 
 
 def _passage(row: PassageEffect) -> dict[str, Any]:
-    # A passage without a page or line has its heading alone as its place.
-    heading = f", “{row.place}”" if row.place and row.place not in row.title else ""
+    heading = f", “{row.heading}”" if row.heading and row.heading not in row.title else ""
     return {
         "store": row.store,
         "document": row.document,

@@ -6,7 +6,7 @@ import io
 import os
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from functools import wraps
 from typing import Any
@@ -102,7 +102,6 @@ def launch(
     at_once: int = 2,
     host: str | None = None,
     port: int | None = None,
-    names: Sequence[str] = (),
     block: bool = True,
     on_ready: Callable[[str], None] | None = None,
 ) -> tuple[Any, Server]:
@@ -114,8 +113,6 @@ def launch(
         at_once: The most requests that run the model at the same time. The others wait.
         host: The address to listen on; None takes GRADIO_SERVER_NAME, or this machine only.
         port: The port to listen on; None takes the first free port from 7860.
-        names: Further names under which visitors reach the page, such as "knn.example.org". The
-            environment variable KNN_LOGITS_APP_HOSTS adds names too, separated by commas.
         block: Whether to wait until the server ends.
         on_ready: Called with the page's address when visitors are answered.
 
@@ -156,7 +153,7 @@ def launch(
     # The server listens already. New connections get the application behind the door.
     page.server.config.loaded_app = Door(
         page.server.config.loaded_app,
-        Names(names, host),
+        Names((), host),
         f"add it to {HOSTS}",
         lambda line, _: {"detail": line},
     )

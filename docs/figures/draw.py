@@ -237,7 +237,7 @@ def layers():
         ("the folder", "store"),
         (
             "vocabulary",
-            "settings · metrics · limits · progress · errors · arrays · copies · locks · printable",
+            "settings · metrics · progress · errors · arrays · locks · printable",
         ),
     ]
     d = Drawing(860, 46 * len(rows) + 70)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from knn_logits.engine.passages import sentence_span
-from knn_logits.evidence.trace import write_whole
 
 NO_ANSWER = "No passage answers this."
 # It stands in what a model writes that was told to say so.
@@ -25,12 +22,12 @@ class PassageEffect:
         document: The document's id.
         title: The document's title with the place in it, such as "handbook.pdf, page 12".
         uri: The document's address, if there is one.
-        place: The place alone, such as "page 12"; None if it is not known.
+        heading: The heading above it; None if there is none.
         text: The passage's text.
         sentence: Its sentence that is quoted, or that comes nearest.
         read: Whether the answer is from it, or was written after reading it.
-        effect: The sum of its effects on the tokens of a written answer, in nats; None if it was
-            not measured.
+        effect: Its effect on a written answer: log p with all passages minus log p without this
+            one, in nats; None if nothing was written after reading it.
         span: Its first token in the datastore's tokens, and the one after its last.
     """
 
@@ -38,7 +35,7 @@ class PassageEffect:
     document: str
     title: str
     uri: str | None
-    place: str | None
+    heading: str | None
     text: str
     sentence: str
     read: bool
@@ -51,29 +48,17 @@ class PassageEffect:
 
 
 @dataclass(frozen=True)
-class DocumentEffect:
-    """The effect of a document's passages on a token: the difference in its log p, in nats."""
-
-    document: str
-    effect: float
-
-
-@dataclass(frozen=True)
 class AnswerToken:
     """A token of a written answer.
 
     Attributes:
         token: Its text.
         token_id: Its id.
-        p: Its probability with all passages in the prompt.
-        documents: What each document did to it, the largest effect first.
         source: The number of the passage that has its word; None if none has it.
     """
 
     token: str
     token_id: int
-    p: float
-    documents: list[DocumentEffect] = field(default_factory=list)
     source: int | None = None
 
     @property
@@ -92,10 +77,8 @@ class Answer:
         answered: Whether passages answer it.
         quoted: Whether the text is a sentence of a document, word for word.
         alone: Whether the model wrote the text without a passage.
-        tokens: The tokens that the model wrote, if their effects were measured.
+        tokens: The tokens that the model wrote after reading passages.
         passages: The passages that were read. If none answers, the nearest ones, at most three.
-        passes: Forward passes of the language model, those for the effects included.
-        seconds: The time that it took.
     """
 
     question: str
@@ -105,8 +88,6 @@ class Answer:
     alone: bool = False
     tokens: list[AnswerToken] = field(default_factory=list)
     passages: list[PassageEffect] = field(default_factory=list)
-    passes: int = 0
-    seconds: float = 0.0
 
     @property
     def note(self) -> str:
@@ -117,23 +98,6 @@ class Answer:
             return ""
         return "\n".join(f"Perhaps: “{row.sentence}” [{row.title}]" for row in self.passages)
 
-    def effect_line(self, passage: PassageEffect) -> str | None:
-        """The effect of reading a passage on the model, as a sentence; None if not measured."""
-        if passage.effect is None or not self.tokens:
-            return None
-        return f"Reading it makes the answer {_change(passage.effect / len(self.tokens))}."
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the answer as JSON."""
-        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the answer as plain values, for JSON."""
         return asdict(self) | {"note": self.note}
-
-
-def _change(effect: float) -> str:
-    """A change of log p in nats, in words."""
-    if abs(effect) < 0.05:
-        return "hardly likelier or less likely for the model"
-    return f"{'likelier' if effect > 0 else 'less likely'} for the model"

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-import torch
-
-from knn_logits.ask.answer import (
-    DECLINED,
-    NO_ANSWER,
-    Answer,
-    AnswerToken,
-    DocumentEffect,
-    PassageEffect,
-)
+from knn_logits.ask.answer import DECLINED, NO_ANSWER, Answer, AnswerToken, PassageEffect
 from knn_logits.ask.config import AskConfig
-from knn_logits.ask.effects import effects
-from knn_logits.ask.messages import Message, courtesy, questions_of, readings_of
-from knn_logits.ask.naming import sources_of_words
-from knn_logits.ask.prompting import chat_prompt, fitting, reading_of
+from knn_logits.ask.effects import log_prob, sources_of_words
+from knn_logits.ask.messages import (
+    Message,
+    chat_prompt,
+    courtesy,
+    fitting,
+    questions_of,
+    reading_of,
+    readings_of,
+)
 from knn_logits.ask.ranking import Found, Ranking
-from knn_logits.ask.reading import reads
+from knn_logits.ask.reading import reads, write
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.encoder import Encoder, encoder_of
-from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.forward import evaluating
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.passages import Passage, sentence_span
 from knn_logits.engine.pieces import token_texts
@@ -47,14 +42,6 @@ logger = logging.getLogger(__name__)
 _FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.2
 # Maximum number of characters of a list or code that is quoted with the sentence before it.
 _MAX_COMPLETED = 600
-
-
-@dataclass(frozen=True)
-class _Finding:
-    """The sentences found for a question, and whether the first of them answers it."""
-
-    found: list[Found] = field(default_factory=list)
-    answers: bool = False
 
 
 class Asking:
@@ -105,64 +92,55 @@ class Asking:
         Raises:
             ConfigError: when the question is empty or too long for the model.
         """
-        started = time.perf_counter()
         if not question.strip():
             raise ConfigError("the question is empty: enter one")
         reply = courtesy(question, self._encoder)
         if reply is not None:
-            return Answer(question, reply, seconds=time.perf_counter() - started)
+            return Answer(question, reply)
         asked = questions_of(question, self._encoder)
         parts = [
             self._answered(text, self.find(text, before, history), history, streamer, settings)
             for text, before in asked
         ]
-        return replace(_joined(parts), question=question, seconds=time.perf_counter() - started)
+        return replace(_joined(parts), question=question)
 
-    def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> _Finding:
+    def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> list[Found]:
         """Finds the sentences that fit a question: of its readings the first that is answered."""
         readings = readings_of(question, before, history)
         # Without a word of its own a question is about what was said before.
         if len(readings) > 1 and len(self._ranking.content_words(question)) < 2:
             readings = readings[1:]
-        findings: list[_Finding] = []
+        rows: list[list[Found]] = []
         for query in readings:
-            findings.append(self._found(query))
-            if findings[-1].answers:
-                return findings[-1]
-        return findings[0]
-
-    def _found(self, query: str) -> _Finding:
-        found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
-        return _Finding(found, self._ranking.answers(found))
+            rows.append(self._ranking.rank(query, _FOUND_SENTENCES, self._hidden))
+            if self._ranking.answers(rows[-1]):
+                return rows[-1]
+        return rows[0]
 
     def _answered(
         self,
         question: str,
-        finding: _Finding,
+        found: list[Found],
         history: Sequence[Message],
         streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
-        if not finding.answers and self.config.outside == "decline":
-            return self._declined(question, finding)
+        answers = self._ranking.answers(found)
+        if not answers and self.config.outside == "decline":
+            return self._declined(question, found)
         words = self.config.words
         if words == "auto":
             words = "write" if self._reads else "quote"
-        if finding.answers and words == "quote":
-            best = finding.found[0]
+        if answers and words == "quote":
+            best = found[0]
             text = _completed(best.passage.text, best.sentence.text)
             shown = replace(self._shown(best.passage, best.sentence.text), read=True)
             return Answer(question, text, answered=True, quoted=True, passages=[shown])
-        return self._written(question, finding, history, streamer, settings)
+        return self._written(question, found if answers else [], history, streamer, settings)
 
-    def _declined(self, question: str, finding: _Finding) -> Answer:
-        near = [
-            row
-            for row in finding.found
-            if row.similarity is None or row.similarity >= _MIN_SIMILARITY
-        ]
-        passages = self._passages(near, _NEAR_PASSAGES)
-        shown = [self._shown(passage, text) for passage, text in passages]
+    def _declined(self, question: str, found: Sequence[Found]) -> Answer:
+        near = [row for row in found if row.similarity is None or row.similarity >= _MIN_SIMILARITY]
+        shown = [self._shown(*row) for row in self._passages(near, _NEAR_PASSAGES)]
         return Answer(question, NO_ANSWER, passages=shown)
 
     def _passages(self, found: Sequence[Found], number: int) -> list[tuple[Passage, str]]:
@@ -176,69 +154,58 @@ class Asking:
     def _written(
         self,
         question: str,
-        finding: _Finding,
+        found: list[Found],
         history: Sequence[Message],
         streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
         """The answer that the model writes after the passages, or alone where none answers."""
-        rows = self._passages(finding.found, self.config.read) if finding.answers else []
+        rows = self._passages(found, self.config.read)
         room = context_length(self.model)
         room = None if room is None else room - self.config.max_new_tokens
         prompt, passages, turns = fitting(
             self.tokenizer, question, [passage for passage, _ in rows], history, room
         )
-        written = self._write(prompt, streamer, settings)
-        passes = len(written)
+        most = self.config.max_new_tokens
+        written = write(self.model, self.tokenizer, prompt, most, streamer=streamer, **settings)
         special = special_ids(self.tokenizer)
         written = [token for token in written if token not in special]
         texts = token_texts(self.tokenizer, written)
         text = "".join(texts).strip()
         if passages and (not text or DECLINED in text.lower()):
-            declined = self._declined(question, finding)
-            return replace(declined, text=text or declined.text, passes=passes)
-        shown = [replace(self._shown(*row), read=True) for row in rows[: len(passages)]]
-        tokens: list[AnswerToken] = []
-        if passages and self.config.evidence:
-            tokens, totals = self._measured(question, prompt, passages, turns, written, texts)
-            shown = [replace(row, effect=total) for row, total in zip(shown, totals, strict=True)]
-            passes += 1 + len(passages)
-        return Answer(
-            question,
-            text,
-            answered=bool(passages),
-            alone=not passages,
-            tokens=tokens,
-            passages=shown,
-            passes=passes,
-        )
+            declined = self._declined(question, found)
+            return replace(declined, text=text or declined.text)
+        if not passages:
+            return Answer(question, text, alone=True)
+        changes = self._effects(question, prompt, passages, turns, written)
+        shown = [
+            replace(self._shown(*row), read=True, effect=change)
+            for row, change in zip(rows, changes, strict=False)
+        ]
+        tokens = [AnswerToken(*pair) for pair in zip(texts, written, strict=True)]
+        named = self._named(question, tokens, passages)
+        return Answer(question, text, answered=True, tokens=named, passages=shown)
 
-    def _measured(
+    def _effects(
         self,
         question: str,
         prompt: list[int],
         passages: Sequence[Passage],
         turns: Sequence[Message],
         written: list[int],
-        texts: list[str],
-    ) -> tuple[list[AnswerToken], list[float]]:
-        """The tokens of an answer with the effect of each passage, and the passages' effects."""
+    ) -> list[float]:
+        """The effect of each passage on an answer: it is left out of the prompt."""
         readings = [*map(reading_of, passages)]
-        without = [
-            chat_prompt(self.tokenizer, question, [*readings[:left], *readings[left + 1 :]], turns)
-            for left in range(len(passages))
-        ]
+        others = [readings[:left] + readings[left + 1 :] for left in range(len(readings))]
+        without = [chat_prompt(self.tokenizer, question, rest, turns) for rest in others]
         with evaluating(self.model):
-            log_p, effect = effects(self.model, prompt, without, written)
-        documents = [passage.store.documents[passage.document].id for passage in passages]
-        tokens = []
-        for place, (token, text) in enumerate(zip(written, texts, strict=True)):
-            effects_of: dict[str, float] = {}
-            for row, document in enumerate(documents):
-                effects_of[document] = effects_of.get(document, 0.0) + float(effect[row, place])
-            ordered = sorted(effects_of.items(), key=lambda pair: -pair[1])
-            parts = [DocumentEffect(document, value) for document, value in ordered]
-            tokens.append(AnswerToken(text, token, math.exp(float(log_p[place])), parts))
+            whole = log_prob(self.model, prompt, written)
+            return [whole - log_prob(self.model, ids, written) for ids in without]
+
+    def _named(
+        self, question: str, tokens: list[AnswerToken], passages: Sequence[Passage]
+    ) -> list[AnswerToken]:
+        """The tokens of an answer, each with the passage that has its word."""
         groups = words_of(tokens)
         words = ["".join(token.token for token in group) for group in groups]
         read = [passage.text for passage in passages]
@@ -248,7 +215,7 @@ class Asking:
             for group, source in zip(groups, sources, strict=True)
             for token in group
         ]
-        return named or tokens, [float(row.sum()) for row in effect]
+        return named or tokens
 
     @cached_property
     def _reads(self) -> bool:
@@ -300,36 +267,17 @@ class Asking:
         rows = enumerate(self._ranking.rows if hidden else ())
         return [row for row, (part, _) in rows if (part.store, part.document) in hidden]
 
-    def _write(self, prompt: list[int], streamer: Any, given: dict[str, Any]) -> list[int]:
-        """The tokens of an answer."""
-        ids = torch.tensor([prompt], device=input_device(self.model))
-        pad = self.tokenizer.pad_token_id
-        settings: dict[str, Any] = {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "max_new_tokens": self.config.max_new_tokens,
-            "do_sample": False,
-            "pad_token_id": self.tokenizer.eos_token_id if pad is None else pad,
-            "streamer": streamer,
-            **given,
-        }
-        output = self.model.generate(**settings)
-        written: list[int] = output[0, ids.shape[1] :].tolist()
-        return written
-
     def _shown(self, passage: Passage, sentence: str) -> PassageEffect:
         record = passage.store.documents[passage.document]
         title, uri = place_of(
             passage.store, passage.first + self._offset(passage, sentence), self.tokenizer
         )
-        plain = record.shown.title or record.id
-        place = title[len(plain) + 2 :] if title and title.startswith(f"{plain}, ") else None
         return PassageEffect(
             store=self.memory.name_of(passage.store),
             document=record.id,
-            title=title or plain,
+            title=title or record.shown.title or record.id,
             uri=uri,
-            place=place or next(reversed(passage.headings), None),
+            heading=next(reversed(passage.headings), None),
             text=passage.text,
             sentence=sentence,
             read=False,
@@ -373,5 +321,4 @@ def _joined(parts: Sequence[Answer]) -> Answer:
         quoted=any(part.quoted for part in parts),
         alone=all(part.alone for part in parts),
         passages=passages,
-        passes=sum(part.passes for part in parts),
     )

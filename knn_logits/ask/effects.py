@@ -1,45 +1,66 @@
-"""Measures what a passage does to each word of an answer: it is left out, and the word is scored.
-
-The effect is log p(word | all passages) - log p(word | all but this one), in nats, exact and
-signed: the leave-one-out attribution of Cohen-Wang et al. (2024), "ContextCite", section 2.
-"""
+"""The evidence of a written answer: what each passage does to it, and which one has its words."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from knn_logits.ask.ranking import Ranking
 from knn_logits.engine.forward import input_device
+from knn_logits.evidence.sources import PUNCTUATION
+
+_ENDS_SENTENCE = re.compile(r"[.!?…][\"'”’)\]]*\s*$|[。\uff01\uff1f]\s*$")
 
 
 @torch.no_grad()
-def answer_log_probs(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> Tensor:
-    """Scores the tokens of an answer after a prompt in one pass, float32 [answer]."""
+def log_prob(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """Scores an answer of at least one token after a prompt in one pass.
+
+    The difference that a passage in the prompt makes is the leave-one-out attribution of
+    Cohen-Wang et al. (2024), "ContextCite", section 2.
+    """
     ids = torch.tensor([[*prompt, *answer]], device=input_device(model))
     logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(answer) + 1).logits
     log_p = torch.log_softmax(logits[0, -len(answer) - 1 : -1].float(), dim=-1)
     tokens = ids[0, len(prompt) :, None].to(log_p.device)
-    return log_p.gather(1, tokens)[:, 0].cpu()
+    return float(log_p.gather(1, tokens).sum())
 
 
-def effects(
-    model: Any, whole: Sequence[int], without: Sequence[Sequence[int]], answer: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Measures the effect of each passage on each token of an answer.
+def sources_of_words(
+    words: Sequence[str], question: str, passages: Sequence[str], ranking: Ranking
+) -> list[int | None]:
+    """Names for each word of an answer the passage that says it.
+
+    Among the passages that have the word, the rule takes the passage that shares most with its
+    sentence and the question, by idf. `docs/research/evidence.md` has measurements.
 
     Args:
-        model: A causal language model of transformers.
-        whole: The prompt with all passages.
-        without: The prompt without each of them.
-        answer: The answer's tokens, at least one.
+        words: The answer's words.
+        question: The question.
+        passages: The passages' texts.
+        ranking: Knows how rare a word is.
 
     Returns:
-        The log-probabilities with all passages, float32 [answer], and the effects, float32
-        [passages, answer].
+        The number of a passage for each word; None where no passage has it.
     """
-    log_p = answer_log_probs(model, whole, answer)
-    rows = [log_p - answer_log_probs(model, prompt, answer) for prompt in without]
-    return log_p, torch.stack(rows) if rows else torch.empty(0, len(answer))
+    holds = [set(ranking.content_words(text)) for text in passages]
+    sentences: list[list[str]] = [[]]
+    for word in words:
+        sentences[-1].append(word)
+        if _ENDS_SENTENCE.search(word):
+            sentences.append([])
+    names: list[int | None] = []
+    for sentence in sentences:
+        around = [set(ranking.content_words(text)) for text in (" ".join(sentence), question)]
+        for word in sentence:
+            content = set(ranking.content_words(word.strip(PUNCTUATION)))
+            scores = {
+                number: sum(ranking.idf(each) for part in around for each in part & held)
+                for number, held in enumerate(holds)
+                if content and content <= held
+            }
+            names.append(max(scores, key=lambda number: scores[number], default=None))
+    return names

@@ -1,4 +1,4 @@
-"""Tests whether a model reads: a few passages with invented facts, and a question about each."""
+"""Has a model write after a prompt, and tests whether it reads passages of invented facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from knn_logits.ask.answer import DECLINED
-from knn_logits.ask.prompting import chat_prompt
+from knn_logits.ask.messages import chat_prompt
 from knn_logits.engine.compatibility import model_record
 from knn_logits.engine.forward import input_device
 from knn_logits.engine.pairs import context_length
@@ -67,24 +67,33 @@ def reads(model: Any, tokenizer: Any) -> bool:
 def _passes(model: Any, tokenizer: Any) -> bool:
     wrong, room = 0, context_length(model)
     for passage, question, word in _TEST:
-        ids = torch.tensor([chat_prompt(tokenizer, question, [passage])])
-        if room is not None and ids.shape[1] + _MAX_TOKENS > room:
+        prompt = chat_prompt(tokenizer, question, [passage])
+        if room is not None and len(prompt) + _MAX_TOKENS > room:
             return False
-        ids = ids.to(input_device(model))
-        with torch.no_grad():
-            output = model.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                max_new_tokens=_MAX_TOKENS,
-                do_sample=False,
-                pad_token_id=tokenizer.eos_token_id,
-            )
-        text = tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True).lower()
+        written = write(model, tokenizer, prompt, _MAX_TOKENS)
+        text = tokenizer.decode(written, skip_special_tokens=True).lower()
         declined = DECLINED in text
         wrong += not declined if word is None else declined or word not in text
         if wrong > len(_TEST) - LEAST_RIGHT:
             return False
     return True
+
+
+def write(
+    model: Any, tokenizer: Any, prompt: list[int], max_new_tokens: int, **settings: Any
+) -> list[int]:
+    """The tokens that a model writes after a prompt; `settings` are those of `generate()`."""
+    ids = torch.tensor([prompt], device=input_device(model))
+    pad = tokenizer.pad_token_id
+    how: dict[str, Any] = {
+        "attention_mask": torch.ones_like(ids),
+        "max_new_tokens": max_new_tokens,
+        "do_sample": False,
+        "pad_token_id": tokenizer.eos_token_id if pad is None else pad,
+        **settings,
+    }
+    written: list[int] = model.generate(input_ids=ids, **how)[0, len(prompt) :].tolist()
+    return written
 
 
 def _place() -> Path:

@@ -47,14 +47,6 @@ class Sync:
     kept: tuple[str, ...]
     tokens: int
 
-    def to_dict(self) -> dict[str, int]:
-        """Returns the numbers of documents, for JSON."""
-        return {
-            name: len(value) if isinstance(value, tuple) else value
-            for name, value in vars(self).items()
-            if name != "datastore"
-        }
-
 
 class Changes:
     """The changes that given documents make to a datastore."""

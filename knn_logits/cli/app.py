@@ -9,14 +9,11 @@ from knn_logits._version import __version__
 from knn_logits.cli import (
     ask,
     build,
-    chat,
     editing,
     evaluate,
-    explain,
+    exchange,
     generate,
-    hub,
     info,
-    lab,
     serve,
 )
 from knn_logits.cli.terminal import say
@@ -39,18 +36,18 @@ for name, function in {
     "verify": info.verify,
     "generate": generate.generate,
     "ask": ask.ask,
-    "chat": chat.chat,
-    "explain": explain.explain,
-    "trace": explain.trace,
+    "chat": ask.chat,
+    "explain": generate.explain,
+    "trace": generate.trace,
     "eval": evaluate.evaluate,
     "tune": evaluate.tune,
-    "distill": lab.distill,
+    "distill": build.distill,
     "info": info.info,
     "app": serve.page,
     "serve": serve.serve,
-    "import": lab.import_store,
-    "pull": hub.pull,
-    "push": hub.push,
+    "import": exchange.import_store,
+    "pull": exchange.pull,
+    "push": exchange.push,
 }.items():
     app.command(name)(function)
 

@@ -1,4 +1,4 @@
-"""`knn-logits build MODEL CORPUS... --out STORE`."""
+"""Makes datastores: `knn-logits build MODEL CORPUS... --out STORE` and `distill`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from knn_logits.cli.loading import (
     RunOptions,
     figures_of,
     index_words,
+    open_datastore,
     reads_pairs,
     size_of,
 )
 from knn_logits.cli.memory import Ray
-from knn_logits.cli.options import Json, Model, Settable, command
-from knn_logits.cli.terminal import answer, in_documents, in_time, picked
+from knn_logits.cli.options import Json, Model, Settable, Store, command
+from knn_logits.cli.terminal import answer, in_documents, in_time, picked, say
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
@@ -31,11 +32,6 @@ from knn_logits.settings.registry import settings_line, stored_names
 if TYPE_CHECKING:
     from knn_logits.building.needs import Needs
     from knn_logits.store.datastore import Datastore
-
-KEY_HELP = (
-    "Where keys are read: ffn_input, layer_output, head_input, or a module path with :input or "
-    ":output."
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,11 @@ class KeyOptions:
 class StoreOptions:
     """The key, the origin and the license of a datastore, and whether it may exist."""
 
-    key: str = setting("ffn_input", KEY_HELP)
+    key: str = setting(
+        "ffn_input",
+        "Where keys are read: ffn_input, layer_output, head_input, or a module path with :input "
+        "or :output.",
+    )
     license: str | None = setting(None, "License of the text, recorded in the manifest.")
     source: str | None = setting(None, "Origin of the text, recorded in the manifest.")
     overwrite: bool = setting(
@@ -160,7 +160,9 @@ def _answer_dry_run(needs: Needs, report: Report, json: bool) -> None:
         f"about {decimal(needs.bytes)} of disk, and {in_time(needs.seconds)} to compute the keys; "
         "nothing was written"
     )
-    answer(json, content, line, report.summary)
+    if not json:
+        report.sum_up()
+    answer(json, content, line)
 
 
 def _answer_built(store: Datastore, report: Report, seconds: float, model: str, json: bool) -> None:
@@ -185,4 +187,41 @@ def _answer_built(store: Datastore, report: Report, seconds: float, model: str, 
     following = None
     if not manifest.pairs:
         following = "next: " + shlex.join(["knn-logits", "chat", model, str(store.folder)])
-    answer(json, content, line, report.summary, chosen, gate, following, seconds=seconds)
+    if not json:
+        report.sum_up()
+    answer(json, content, line, chosen, gate, following, seconds=seconds)
+
+
+@command
+def distill(
+    model: Model,
+    store: Store,
+    run: RunOptions,
+    out: str = setting(..., "Folder to write; new or empty.", metavar="FOLDER"),
+    rows: float = setting(3.0, "Average number of rows per distinct token of the corpus."),
+    epochs: int = setting(6, "Maximum number of epochs.", least=1),
+    overwrite: bool = setting(False, "Overwrite an existing datastore."),
+) -> None:
+    """Train a small learned memory to replace a datastore.
+
+    The result works wherever a datastore does (generate, explain, eval, tune, push). It is far
+    smaller and stores no text, so a vote refers to a row and not to a passage.
+    """
+    datastore = open_datastore(store, keys=True)
+    with Bars("run the same command again to start over") as bars:
+        loaded, tokenizer = run.load(model, datastore.folder)
+        from knn_logits.lab.distilling import distill as learn
+
+        how: dict[str, Any] = {"rows": rows, "epochs": epochs, "overwrite": overwrite}
+        made = learn(loaded, tokenizer, datastore, out, seed=run.seed, progress=bars, **how)
+    manifest = made.manifest
+    record, settings = manifest.learned, manifest.settings
+    assert record is not None
+    say(
+        f"{made.folder}: {manifest.entries:,} rows from {record.entries:,} tokens of "
+        f"{record.documents:,} documents in {in_time(bars.seconds)}, {decimal(size_of(made))}"
+    )
+    say(
+        f"perplexity of {record.held_out:,} held-out tokens: {record.perplexity_lm:.1f} → "
+        f"{record.perplexity:.1f}, with {settings_line(settings, symbols=True)}"
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from knn_logits.cli.bars import Bars
-from knn_logits.cli.terminal import tell
+from knn_logits.cli.terminal import say, tell
 from knn_logits.corpus.formats import DOCUMENTS
 from knn_logits.settings.declaration import setting
 
@@ -52,14 +52,12 @@ class Report:
         if self._kinds[_kind(reason)] <= _MAX_SHOWN:
             tell(line, style)
 
-    @property
-    def summary(self) -> str | None:
-        """Summarises by reason what was skipped, in one line; None if nothing was."""
-        if not self.skipped:
-            return None
-        kinds = Counter(_kind(reason) for _, reason in self.skipped).most_common()
-        several = "; ".join(f"{count:,} × {kind}" for kind, count in kinds)
-        return f"{len(self.skipped):,} skipped: {several}"
+    def sum_up(self) -> None:
+        """Prints by reason what was skipped, in one line, if anything was."""
+        if self.skipped:
+            kinds = Counter(_kind(reason) for _, reason in self.skipped).most_common()
+            several = "; ".join(f"{count:,} × {kind}" for kind, count in kinds)
+            say(f"{len(self.skipped):,} skipped: {several}")
 
 
 def _kind(reason: str) -> str:

@@ -20,8 +20,8 @@ from knn_logits.cli.loading import (
     open_datastore,
     reads_pairs,
 )
-from knn_logits.cli.options import Json, Model, Store, Without, argument, command
-from knn_logits.cli.terminal import answer, in_documents, tell
+from knn_logits.cli.options import Model, Store, Without, argument, command
+from knn_logits.cli.terminal import in_documents, say, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import first_few
 from knn_logits.settings.config import IndexConfig
@@ -43,7 +43,6 @@ def add(
     fields: CorpusOptions,
     passes: Passes,
     run: Run,
-    json: Json = False,
 ) -> None:
     """Add documents without recomputing existing keys."""
     from knn_logits.building.updating import add_documents
@@ -56,15 +55,16 @@ def add(
         loaded, tokenizer = run.load(model, datastore.folder)
         how = {**passes.keywords(), "progress": bars}
         done = add_documents(loaded, tokenizer, datastore, documents, **how)
-    figures, added = figures_of(done), done.manifest.documents - before.documents
-    line = f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents"
-    if done.manifest != before:
-        line = (
-            f"{done.folder}: {in_documents(added)} added in {bars.seconds:.0f} s, now "
-            f"{figures['entries']:,} entries, {index_words(done)}"
+    if done.manifest == before:
+        say(f"{done.folder}: nothing was added; `knn-logits sync` replaces changed documents")
+    else:
+        added = in_documents(done.manifest.documents - before.documents)
+        left = figures_of(done)["entries"]
+        say(
+            f"{done.folder}: {added} added in {bars.seconds:.0f} s, now {left:,} entries, "
+            f"{index_words(done)}"
         )
-    content = {**figures, "added_documents": added, "skipped": len(report.skipped)}
-    answer(json, content, line, report.summary, seconds=bars.seconds)
+    report.sum_up()
 
 
 @command
@@ -78,7 +78,6 @@ def sync(
     force: bool = setting(
         False, "Proceed even if the folder contains none of the datastore's documents."
     ),
-    json: Json = False,
 ) -> None:
     """Synchronize a datastore with a folder of documents.
 
@@ -101,16 +100,14 @@ def sync(
             f"{first_few(done.kept)} could not be read, so the datastore keeps its existing text "
             f"of {'it' if len(done.kept) == 1 else 'them'}"
         )
-    line = (
+    say(
         f"{done.datastore.folder}: {len(done.added):,} added, {len(done.changed):,} changed, "
         f"{len(done.removed):,} removed, {done.unchanged:,} unchanged; keys of {done.tokens:,} "
         f"tokens in {bars.seconds:.0f} s, {index_words(done.datastore)}"
     )
-    deleting = None
     if done.removed or done.changed:
-        deleting = f"`knn-logits remove {store}` deletes the removed text from the disk"
-    content = {**done.to_dict(), **figures_of(done.datastore), "skipped": len(report.skipped)}
-    answer(json, content, line, deleting, report.summary, seconds=bars.seconds)
+        say(f"`knn-logits remove {store}` deletes the removed text from the disk")
+    report.sum_up()
 
 
 def _unreadable(
@@ -147,7 +144,6 @@ def remove(
         "A document's id, title or uri; repeatable. Without it, the documents that `sync` removed.",
         metavar="ID|TITLE|URI",
     ),
-    json: Json = False,
 ) -> None:
     """Remove documents from all searches, and delete them from disk."""
     from knn_logits.building.removing import compact, remove_documents
@@ -163,11 +159,10 @@ def remove(
         with Bars(advice) as bars:
             done = compact(done, progress=bars)
     figures = figures_of(done)
-    line = (
+    say(
         f"{done.folder}: {in_documents(removed)} removed, {figures['entries']:,} entries of "
         f"{in_documents(figures['documents'])} are left{kept}"
     )
-    answer(json, {**figures, "removed": removed}, line)
 
 
 @command
@@ -181,7 +176,6 @@ def index(
         "Only cluster the entries, for --retomaton; 1% of the entries is a good number.",
         least=1,
     ),
-    json: Json = False,
 ) -> None:
     """Replace the index, or index suffixes or clusters."""
     if (suffixes or clusters) and index != IndexConfig():
@@ -202,5 +196,4 @@ def index(
             done = build_index(folder, replace(index, seed=run.seed), progress=bars)
     made = [f"suffix index of {done.manifest.tokens:,} tokens"] if suffixes else []
     made += [] if clusters is None else [f"{clusters:,} clusters"]
-    line = f"{done.folder}: {', '.join(made) or index_words(done)} in {bars.seconds:.0f} s"
-    answer(json, figures_of(done), line, seconds=bars.seconds)
+    say(f"{done.folder}: {', '.join(made) or index_words(done)} in {bars.seconds:.0f} s")

@@ -56,7 +56,6 @@ def _rows(datastore: Datastore) -> dict[str, object]:
     manifest = datastore.manifest
     settings, windows = manifest.settings, manifest.windows
     gate = manifest.gate or _kind_of_gate(datastore)
-    ngram = settings.no_repeat_ngram_size
     removed = len(manifest.removed)
     probes = f", nprobe {manifest.index.nprobe}" if manifest.index.nprobe else ""
     joined = ", documents joined" if windows.concatenate else ""
@@ -86,7 +85,6 @@ def _rows(datastore: Datastore) -> dict[str, object]:
         else None,
         "settings": settings_line(settings) + _state(settings),
         "gate": f"{gate}; it sets λ where none is given" if gate else None,
-        "loops": f"answers end where {ngram} tokens go round in circles" if ngram else None,
         "source": manifest.source,
         "license": manifest.license,
     }

@@ -53,7 +53,6 @@ def serve(
     stores: list[str] = argument(
         "[NAME=]STORE...", f"{STORE_HELP} Clients select one alone as model MODEL+NAME."
     ),
-    model_name: str | None = setting(None, "Model name shown to clients."),
     ask: bool = setting(
         True,
         "Answer chats from the documents if the model has a chat template. A request's `ask` "
@@ -69,7 +68,6 @@ def serve(
     from knn_logits_serve.server import serve as start
 
     limits = Settings(**vars(server))
-    name = model_name or _name_of(model)
     datastores = _opened(stores)
     opened = memory.over(list(datastores.values()))
     loaded, tokenizer = run.load(model, opened.stores[0].folder)
@@ -77,7 +75,7 @@ def serve(
         doing("checking the datastore")
         settings = opened.keywords()
         del settings["threads"]  # the server has its own number
-        engine = Served(name, loaded, tokenizer, datastores, **settings)
+        engine = Served(_name_of(model), loaded, tokenizer, datastores, **settings)
         engine.asks = ask and not engine.chat.plain
         if engine.chat.plain:
             tell("the tokenizer has no chat template, so chats are continued as plain text")
@@ -127,9 +125,6 @@ def page(
         None, "Address to bind to; by default, only this machine can connect."
     ),
     port: int | None = setting(None, "Port; defaults to the first free port from 7860."),
-    at_once: int = setting(
-        2, "Number of visitors served concurrently; others are queued.", least=1
-    ),
 ) -> None:
     """Open the web page: chat, generate, and inspect sources."""
     if find_spec("gradio") is None or find_spec("knn_logits_app") is None:
@@ -149,7 +144,6 @@ def page(
                 library,
                 host=host,
                 port=port,
-                at_once=at_once,
                 on_ready=lambda url: say(f"the page (Ctrl-C closes it): {url}"),
             )
         except OSError as error:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from knn_logits.printable import Encoded, json_line, one_line, printable
+from knn_logits.printable import json_line, one_line, printable
 from knn_logits.progress import Progress
 
 
@@ -63,8 +63,7 @@ class Output(_Console):
     """Standard output. What the command was doing is over when it prints its answer."""
 
     def __init__(self) -> None:
-        stream: Any = Encoded(sys.stdout)
-        super().__init__(file=stream, highlight=False)
+        super().__init__(highlight=False)
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Prints below what the command was doing, which is erased."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.copies import Copies
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.exact import TorchIndex
 from knn_logits.index.opening import Indexes
+from knn_logits.locks import Copies
 from knn_logits.metrics import COMPARISONS, Metric
 from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.settings.config import KNNConfig

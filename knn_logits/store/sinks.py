@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from knn_logits.copies import Copies
-from knn_logits.locks import cached_property
+from knn_logits.locks import Copies, cached_property
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.layout import CANARY_KEYS
 

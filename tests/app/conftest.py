@@ -73,7 +73,7 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="package")
 def session(library):
     """The small model without a server."""
-    from knn_logits.limits import Limits
+    from knn_logits.hosting import Limits
     from knn_logits_app.session import Session
 
     return Session(library, Limits(prompt_tokens=200, new_tokens=128, seconds=600))

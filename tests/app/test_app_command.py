@@ -21,12 +21,11 @@ def launched(monkeypatch):
 
 
 def test_the_command_opens_the_model_with_its_datastores(run, launched, model_folder, store):
-    run.good("app", model_folder, store.folder, "--port", "7999", "--at-once", "3")
+    run.good("app", model_folder, store.folder, "--port", "7999")
     ((library, given),) = launched
     assert list(library.stores) == [store.name]
     assert library.name == "tiny"
     assert given["port"] == 7999
-    assert given["at_once"] == 3
     given["on_ready"]("http://127.0.0.1:7999")
 
 

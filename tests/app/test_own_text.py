@@ -14,7 +14,7 @@ from tuned import write_settings
 from app.conftest import eventually
 from knn_logits import Datastore, Document
 from knn_logits.errors import LimitError
-from knn_logits.limits import Deadline
+from knn_logits.hosting import Deadline
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.stored import stored_gate
 from knn_logits_app.given_text import measured_html

@@ -11,7 +11,7 @@ import pytest
 from app.conftest import eventually
 from knn_logits import Datastore
 from knn_logits.errors import LimitError
-from knn_logits.limits import Deadline, Limits
+from knn_logits.hosting import Deadline, Limits
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
 from knn_logits_app.questions import MOST_MESSAGES, Asked, Question, ask_steps, question_of

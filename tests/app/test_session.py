@@ -7,11 +7,11 @@ import torch
 
 from knn_logits import KNNLogitsProcessor, build_datastore, explain, remove_documents
 from knn_logits.errors import ConfigError, LimitError
-from knn_logits.limits import Deadline, Limits
+from knn_logits.hosting import Deadline, Limits
 from knn_logits.mixture.vote import Vote, drop_impossible, log_weights, mix
 from knn_logits.search.neighbors import Neighbors
 from knn_logits_app.library import Library, sentences
-from knn_logits_app.requests import Lookup, RequestError, friendly, lookup_of, writing_of
+from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session, turns_of
 
 MANUAL = Lookup(("manual",))
@@ -172,12 +172,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(session, settings, message):
     line = friendly(caught.value)
     assert message in line
     assert "\n" not in line
-
-
-def test_datastores_that_make_no_sense_are_refused():
-    for stores in (None, [], [7], {"a": 1}, ["a"] * 9):
-        with pytest.raises((RequestError, LimitError)):
-            lookup_of(stores, {})
 
 
 def test_an_unexpected_error_tells_nothing():

@@ -16,7 +16,7 @@ from office_files import docx, paragraph, pdf
 
 from app.test_strangers import built
 from knn_logits import Document
-from knn_logits.limits import Deadline
+from knn_logits.hosting import Deadline
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.session import Session
 from knn_logits_app.your_text import build_steps

@@ -6,7 +6,7 @@ import pytest
 from growth import grows_faster
 
 import knn_logits
-from knn_logits.ask.prompting import chat_prompt, fitting
+from knn_logits.ask.messages import chat_prompt, fitting
 from knn_logits.engine.languages import language_of, words_of
 from knn_logits.engine.passages import (
     MAX_CHARACTERS,
@@ -55,7 +55,7 @@ def test_a_long_question_about_such_documents_is_answered(asking, times):
 
 
 def test_a_chat_of_many_turns_is_cut_in_few_steps(tokenizer, monkeypatch):
-    from knn_logits.ask import prompting
+    from knn_logits.ask import messages
 
     history = [
         {"role": role, "content": f"turn {number}"}
@@ -63,13 +63,13 @@ def test_a_chat_of_many_turns_is_cut_in_few_steps(tokenizer, monkeypatch):
         for role in ("user", "assistant")
     ]
     cuts = []
-    cut = prompting.text_ids
+    cut = messages.text_ids
 
     def counted(*arguments, **settings):
         cuts.append(arguments)
         return cut(*arguments, **settings)
 
-    monkeypatch.setattr(prompting, "text_ids", counted)
+    monkeypatch.setattr(messages, "text_ids", counted)
     ids, _, said = fitting(tokenizer, "Why?", [], history, 200)
     assert len(ids) <= 200
     assert said == history[-len(said) :]

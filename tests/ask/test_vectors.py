@@ -75,7 +75,7 @@ def test_added_synced_and_removed_documents_change_them(encoded, model, tokenize
     assert (grown.vectors[:3] == before).all()
     removed = knn_logits.remove_documents(grown, ["0"])
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, removed))
-    found = asking.find("What lifts the crane?").found
+    found = asking.find("What lifts the crane?")
     assert {row.passage.document for row in found} == {1, 2}
     whole = compact(removed)
     assert whole.vector_counts.tolist() == [1, 1]
@@ -170,4 +170,4 @@ def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenize
                 [[first in text for text in texts]] * 2
             ),
         )
-        assert asking.find("What lifts crates?").found[0].sentence.text == first
+        assert asking.find("What lifts crates?")[0].sentence.text == first

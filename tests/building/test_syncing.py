@@ -65,14 +65,9 @@ def test_new_changed_and_gone(sync, store, tokenizer):
     texts = {**FIRST, "b.txt": "Other words stand here now.", "f.txt": TEXTS[5]}
     del texts["d.txt"]
     done = sync(texts)
-    assert done.to_dict() == {
-        "added": 1,
-        "changed": 1,
-        "removed": 1,
-        "unchanged": 3,
-        "kept": 0,
-        "tokens": sum(len(tokenizer(texts[id])["input_ids"]) for id in ("b.txt", "f.txt")),
-    }
+    assert (done.unchanged, done.kept) == (3, ())
+    new = [len(tokenizer(texts[id])["input_ids"]) for id in ("b.txt", "f.txt")]
+    assert done.tokens == sum(new)
     assert (done.added, done.changed, done.removed) == (("f.txt",), ("b.txt",), ("d.txt",))
     assert held(done.datastore) == expected(tokenizer, texts)
     assert done.datastore.manifest.removed == (1, 3)
@@ -84,8 +79,8 @@ def test_new_changed_and_gone(sync, store, tokenizer):
 
 def test_the_same_again_writes_nothing(sync, store):
     before = contents(store.folder)
-    assert sync(FIRST).to_dict()["unchanged"] == 5
-    assert sync(dict(reversed(FIRST.items()))).to_dict()["unchanged"] == 5
+    assert sync(FIRST).unchanged == 5
+    assert sync(dict(reversed(FIRST.items()))).unchanged == 5
     assert contents(store.folder) == before
 
 

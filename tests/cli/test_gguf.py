@@ -49,13 +49,11 @@ def test_a_datastore_is_built_and_asked(run, gguf_model, store, tmp_path):
 
 def test_documents_come_and_go(run, gguf_model, store, tmp_path):
     more = write_corpus(tmp_path / "more.jsonl", ["The lock keeper opens at eight."])
-    before = run.good("info", store, "--json").json["entries"]
-    assert run.good("add", gguf_model, store, more, "--json").json["entries"] > before
+    assert " added in " in run.good("add", gguf_model, store, more).out
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "a.txt").write_text(TEXTS[2])
-    synced = run.good("sync", gguf_model, store, folder, "--force", "--json").json
-    assert synced["added"] == 1
+    assert ": 1 added, " in run.good("sync", gguf_model, store, folder, "--force").out
 
 
 def test_bad_files_are_one_line(run, gguf_model, store, tmp_path):

@@ -153,9 +153,10 @@ def test_damaged_rows_are_refused(learned, tmp_path):
 def test_the_command_line(run, model, tokenizer, store, tmp_path):
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    found = run(
+    found = run.good(
         "distill", tmp_path / "model", store.folder, "--out", tmp_path / "rows",
-        "--rows", 2, "--epochs", 2, "--json",
-    ).json  # fmt: skip
-    assert found["rows"] > 0
-    assert found["perplexity"]["interpolated"] < found["perplexity"]["lm"]
+        "--rows", 2, "--epochs", 2,
+    )  # fmt: skip
+    record = knn_logits.Datastore(tmp_path / "rows").manifest.learned
+    assert record.perplexity < record.perplexity_lm
+    assert f"{record.perplexity_lm:.1f} → {record.perplexity:.1f}" in found.out

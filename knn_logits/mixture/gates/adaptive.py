@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.copies import Copies
+from knn_logits.locks import Copies
 from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
 from knn_logits.mixture.gates.network import Network

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.copies import Copies
 from knn_logits.errors import ConfigError
+from knn_logits.locks import Copies
 
 ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
 _BATCH = 4096

@@ -9,7 +9,7 @@ from app.chatting import Chat
 from app.conftest import PATIENCE, serving
 from app.payloads import PAYLOADS
 from knn_logits import Asking, Document, build_datastore
-from knn_logits.limits import Limits
+from knn_logits.hosting import Limits
 from knn_logits_app.library import Library
 
 
