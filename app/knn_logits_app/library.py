@@ -103,7 +103,12 @@ class Library:
             MismatchError: when a datastore belongs to another model.
             ConfigError: when there is no datastore, or an encoder-decoder model.
         """
-        opened = by_name(stores, " ")
+        opened: dict[str, Datastore] = {}
+        for store in stores:
+            shown, number = store.name, 2
+            while shown in opened:
+                shown, number = f"{store.name} {number}", number + 1
+            opened[shown] = store
         if not opened:
             raise ConfigError("no datastore given: pass at least one")
         if getattr(model.config, "is_encoder_decoder", False):
@@ -153,17 +158,6 @@ class Library:
     def sample_passage(self) -> str:
         """Returns a sentence of the first datastore."""
         return next(iter(sentences(self.store, self.tokenizer, 1)), "")
-
-
-def by_name(stores: Iterable[Datastore], sign: str) -> dict[str, Datastore]:
-    """Names datastores; of those with the same name the second ends with 2, and so on."""
-    stores_by_name: dict[str, Datastore] = {}
-    for store in stores:
-        name, number = store.name, 2
-        while name in stores_by_name:
-            name, number = f"{store.name}{sign}{number}", number + 1
-        stores_by_name[name] = store
-    return stores_by_name
 
 
 def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:

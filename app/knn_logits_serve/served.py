@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
 from knn_logits.hosting import context_length
 from knn_logits_app.decoding import end_tokens, pad_rows
-from knn_logits_app.library import Reopening, by_name
+from knn_logits_app.library import Reopening
 from knn_logits_serve.bodies import (
     ChatBody,
     CompletionBody,
@@ -50,13 +50,11 @@ class Served:
         name: str,
         model: Any,
         tokenizer: Any,
-        stores: Sequence[Datastore] | Mapping[str, Datastore],
+        stores: Mapping[str, Datastore],
         *,
         asks: bool = False,
         **settings: Any,
     ) -> None:
-        if not stores:
-            raise ConfigError("no datastore given: pass at least one")
         if getattr(model.config, "is_encoder_decoder", False):
             raise ConfigError(
                 "the server continues texts, and this is an encoder-decoder model: use `knn-logits "
@@ -70,7 +68,7 @@ class Served:
                 "to be compiled again for: pass the model before torch.compile"
             )
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.stores = dict(stores) if isinstance(stores, Mapping) else by_name(stores, "-")
+        self.stores = dict(stores)
         self.memory = Memory(model, self.stores, threads=1, **settings)
         self._memory_settings, self._reopening = settings, Reopening()
         pad_rows(model)

@@ -213,6 +213,8 @@ def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):
     store = build_datastore(
         library.model, library.tokenizer, texts, tmp_path / "n", calibrate=False
     )
+    both = Library.of("tiny", library.model, library.tokenizer, [store, store])
+    assert list(both.stores) == ["n", "n 2"]
     opened = Library.of("tiny", library.model, library.tokenizer, [store])
     session, lookup = Session(opened), Lookup(("n",))
     assert not session.stores(lookup)["n"].manifest.removed

@@ -50,7 +50,7 @@ def test_only_an_answer_that_goes_on_with_a_text_begins_with_a_blank(client):
 
 
 def test_an_answer_without_a_number_of_tokens_fits(model, tokenizer, store):
-    served = Served("tiny", model, tokenizer, [store])
+    served = Served("tiny", model, tokenizer, {"texts": store})
     asked = served.conversation(ChatBody(model="tiny", messages=said("crane " * 100)))
     assert asked.new_tokens == 256 - len(asked.prompts[0].ids)
 

@@ -89,8 +89,6 @@ def test_settings_that_make_no_sense_are_refused(client, openai, knn, line):
 def test_several_datastores_are_one_memory(model, tokenizer, build, store, tmp_path, openai):
     document = Document("The crane lifts a lamp.", "z", title="Z")
     other = build([document], tmp_path / "z", k=4, lmbda=0.5, temperature=1.0)
-    served = Served("tiny", model, tokenizer, [store, other, Datastore(other.folder)])
-    assert list(served.stores) == [store.name, "z", "z-2"]
     served = Served("tiny", model, tokenizer, {"a": store, "b": other})
     assert list(served.names) == ["tiny+a+b", "tiny+a", "tiny+b", "tiny"]
     ids = tokenizer(PROMPT, return_tensors="pt")

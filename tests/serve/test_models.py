@@ -18,14 +18,14 @@ def test_a_compiled_model_is_refused_in_one_line(model, tokenizer, store, fullgr
     compiled.compile(backend="eager", fullgraph=fullgraph)
     for other in (compiled, torch.compile(model, backend="eager", fullgraph=fullgraph)):
         with pytest.raises(ConfigError, match=r"before torch\.compile"):
-            Served("tiny", other, tokenizer, [store])
+            Served("tiny", other, tokenizer, {"texts": store})
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_dynamically_quantised_model_is_refused_in_one_line(tokenizer, store):
     quantised = torch.ao.quantization.quantize_dynamic(make_gpt2(), {torch.nn.Linear})
     with pytest.raises(ModelError, match="quantize_dynamic"):
-        Served("tiny", quantised, tokenizer, [store])
+        Served("tiny", quantised, tokenizer, {"texts": store})
 
 
 def test_a_model_in_half_precision_sees_few_numbers_of_rows(monkeypatch):
@@ -54,4 +54,4 @@ def test_a_model_in_half_precision_sees_few_numbers_of_rows(monkeypatch):
 
 def test_an_encoder_decoder_model_is_refused_in_one_line(marian, pair_tokenizer, pair_store):
     with pytest.raises(ConfigError, match="is an encoder-decoder model"):
-        Served("marian", marian, pair_tokenizer, [pair_store])
+        Served("marian", marian, pair_tokenizer, {"pairs": pair_store})
