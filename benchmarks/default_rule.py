@@ -207,7 +207,7 @@ def rules(model, tokenizer, store, fit):
         chosen["suffix_weight"] = tuned.chosen.suffix_weight
         found["λ tuned on 8 other documents"] = {"lmbda": tuned.lmbda, **chosen}
         found["meta-k (Zheng et al. 2021), fitted to 8 other documents"] = {
-            "lmbda": tuned.gate.gate,
+            "lmbda": tuned.gate,
             **chosen,
         }
     return found

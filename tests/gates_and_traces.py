@@ -20,12 +20,14 @@ def pair_copy(pair_store, tmp_path):
 @pytest.fixture
 def short_training(monkeypatch):
     """Trains a gate with a tenth of the steps, for tests that only need some gate."""
-    from knn_logits.mixture.gates import adaptive_fitting, meta_k, network
+    from knn_logits.building import gate_fitting
+    from knn_logits.mixture.gates import meta_k
+    from knn_logits.mixture.gates.gate import trained
 
     def short(*given, steps, **settings):
-        return network.trained(*given, steps=steps // 10, **settings)
+        return trained(*given, steps=steps // 10, **settings)
 
-    for module in (adaptive_fitting, meta_k):
+    for module in (gate_fitting, meta_k):
         monkeypatch.setattr(module, "trained", short)
 
 

@@ -15,7 +15,7 @@ from smollm2 import load, make
 
 from knn_logits import Document, build_datastore, read_corpus
 from knn_logits.measure.tuner import write_settings
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.presets import stored_gate
 
 PAGES = Path(__file__).parent / "pages"
 SITE = "https://www.sqlite.org"

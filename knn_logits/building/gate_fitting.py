@@ -7,11 +7,12 @@ passages of the corpus that a text repeats; and what the model writes by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.building.own_texts import own_texts
@@ -26,17 +27,10 @@ from knn_logits.building.steps import Steps
 from knn_logits.engine.windows import Piece
 from knn_logits.index.base import Index
 from knn_logits.measure.text_pass import TokenScores
-from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate
-from knn_logits.mixture.gates.adaptive_fitting import (
-    CORPUS,
-    OWN_TEXT,
-    PASSAGE,
-    GateTokens,
-    fit_adaptive_gate,
-    quality,
-)
-from knn_logits.mixture.gates.stored import gate_arrays
-from knn_logits.mixture.vote import Weighing
+from knn_logits.metrics import Metric
+from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate, Ballots, shares_of
+from knn_logits.mixture.gates.gate import trained
+from knn_logits.mixture.vote import Weighing, log_p_knn_of
 from knn_logits.progress import counter, no_progress
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import Neighbors
@@ -65,6 +59,16 @@ _FOLDS = 4
 # The number of a text stands above these bits of its tokens' places.
 _TEXT_BITS = 32
 _NO_PART = -1
+# The weight of the likelihood of passages that a text repeats, and of the model's own text, where
+# documents of the corpus, each left out of the search, count as 1.
+_PASSAGE_WEIGHT, _OWN_WEIGHT = 0.1, 4.0
+# The weight of the log-odds against the model's own choice in its own text, beyond a margin.
+_PENALTY, _MARGIN = 0.5, 0.1
+_UNITS, _STEPS, _DECAY = 16, 800, 1e-2
+_LEAST_P = 1e-9
+
+# The kinds of text that a gate is fitted to.
+CORPUS, PASSAGE, OWN_TEXT = 0, 1, 2
 
 # The kind of a text, and the first and the last part of the corpus that its search leaves out.
 Group: TypeAlias = tuple[int, int, int]
@@ -107,15 +111,15 @@ def write_gate(
             for rows, log_p in scores.distributions.parts():
                 here = neighbors[rows].to(log_p.device)
                 weights, targets = weighing.log_weights(here), scores.targets[rows]
-                found.append(GateTokens.of(here, weights, log_p, targets, kind, text[rows]))
+                found.append(_tokens_of(here, weights, log_p, targets, kind, text[rows]))
             count(len(scores.targets))
     tokens = GateTokens.joined(found)
     metric = store.manifest.metric
     held_out = tokens.text % _FOLDS == 0
     judged = quality(fit_adaptive_gate(tokens[~held_out], metric, seed=seed), tokens[held_out])
     gate = fit_adaptive_gate(tokens, metric, seed=seed)
-    steps.job.write("gate", *gate_arrays(gate))
-    return GateRecord(kind=AdaptiveGate.kind, tokens=int(held_out.sum()), **vars(judged))
+    steps.job.write("gate", gate.to_arrays(), gate.about)
+    return judged
 
 
 def _opened(store: Datastore, config: KNNConfig, index: Index) -> OpenSearch:
@@ -227,3 +231,106 @@ def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tup
 
 def _corpus_tokens(entries: int) -> int:
     return min(entries, _MAX_TOKENS, max(_MIN_TOKENS, int(_SHARE * entries)))
+
+
+@dataclass(frozen=True)
+class GateTokens(Ballots):
+    """The ballots at tokens of texts, and these tokens, to fit or judge an `AdaptiveGate` on."""
+
+    target: Tensor  # int64 [tokens], the token that follows
+    p_target: Tensor  # float32 [tokens, 3], its probability by model, neighbors and match
+    kind: Tensor  # int64 [tokens], CORPUS, PASSAGE or OWN_TEXT
+    text: Tensor  # int64 [tokens], the number of the text
+
+    def __getitem__(self, rows: Tensor) -> GateTokens:
+        return GateTokens(*(values[rows] for values in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Iterable[GateTokens]) -> GateTokens:
+        """Joins the tokens of several texts."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(torch.cat(column) for column in columns))
+
+
+def _tokens_of(
+    neighbors: Neighbors,
+    log_weights: Tensor,
+    log_p_lm: Tensor,
+    target: Tensor,
+    kind: int,
+    text: Tensor,
+) -> GateTokens:
+    """Reads what was found for some tokens; `log_p_lm` is [tokens, vocabulary]."""
+    ballots = vars(Ballots.of(neighbors, log_weights, log_p_lm))
+    target = target.to(log_p_lm.device)
+    match = neighbors.occurrences[0]
+    log_p = [
+        log_p_lm.gather(-1, target[:, None])[:, 0],
+        log_p_knn_of(log_weights, neighbors.values, target),
+        log_p_knn_of(match.log_weights, match.values, target),
+    ]
+    return GateTokens(
+        **{name: values.cpu() for name, values in ballots.items()},
+        target=target.cpu(),
+        p_target=torch.stack(log_p, dim=-1).exp().cpu(),
+        kind=torch.full((len(target),), kind),
+        text=text,
+    )
+
+
+def _mixed(shares: Tensor, p: Tensor) -> Tensor:
+    """The mixture of p, [..., 3], under λ and s, [..., 2]."""
+    lmbda, share = shares.unbind(-1)
+    lm, knn, match = p.unbind(-1)
+    return share * match + (1.0 - share) * (lmbda * knn + (1.0 - lmbda) * lm)
+
+
+def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> AdaptiveGate:
+    """Fits an `AdaptiveGate`.
+
+    It maximizes the likelihood of all tokens. For the model's own text it also penalizes a mixture
+    that chooses another token than the model.
+
+    Args:
+        tokens: The tokens, some of each kind.
+        metric: The metric of the distances.
+        seed: The seed of the first weights and of the batches.
+    """
+    weights = torch.zeros(len(tokens.target), dtype=torch.float32)
+    for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGE_WEIGHT), (OWN_TEXT, _OWN_WEIGHT)):
+        rows = tokens.kind == kind
+        weights[rows] = weight * len(weights) / max(1, int(rows.sum()))
+    others = tokens.tokens != tokens.tokens[:, :1]
+
+    def loss(logits: Tensor, batch: Tensor) -> Tensor:
+        rows = tokens[batch]
+        shares = shares_of(logits) * rows.found
+        likelihood = _mixed(shares, rows.p_target).clamp(min=_LEAST_P).log()
+        favorites = _mixed(shares[:, None], rows.p).clamp(min=_LEAST_P).log()
+        lost = favorites - favorites[:, :1] + _MARGIN
+        lost = lost.masked_fill(~others[batch], 0.0).clamp(min=0.0).amax(-1)
+        penalty = _PENALTY * lost * (rows.kind == OWN_TEXT)
+        return (weights[batch] * (penalty - likelihood)).mean()
+
+    how = {"units": _UNITS, "steps": _STEPS, "seed": seed, "outputs": 2}
+    return AdaptiveGate(metric, trained(np.asarray(tokens.features), loss, decay=_DECAY, **how))
+
+
+def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateRecord:
+    """Judges a gate by tokens of all kinds."""
+    shares = gate.at(tokens.features) * tokens.found
+    gain = _mixed(shares, tokens.p_target).clamp(min=_LEAST_P).log()
+    gain = gain - tokens.p_target[:, 0].clamp(min=_LEAST_P).log()
+    best = _mixed(shares[:, None], tokens.p).argmax(-1, keepdim=True)
+    chosen = tokens.tokens.gather(-1, best)[:, 0]
+
+    def mean(values: Tensor, kind: int) -> float:
+        return round(float(values[tokens.kind == kind].double().mean().nan_to_num(0.0)), 4)
+
+    return GateRecord(
+        kind=gate.kind,
+        tokens=len(tokens.target),
+        gain=mean(gain, CORPUS),
+        kept=mean(chosen == tokens.tokens[:, 0], OWN_TEXT),
+        followed=mean(chosen == tokens.target, PASSAGE),
+    )

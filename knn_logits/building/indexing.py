@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from knn_logits.arrays import Array
-from knn_logits.building.calibrate import like_temperature
 from knn_logits.building.recall import measured
 from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
@@ -20,7 +19,7 @@ from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.faiss_library import assign, faiss_module, train_centroids
 from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.index.opening import check_factory, index_from_keys, training_sample
-from knn_logits.metrics import Metric, as_distance
+from knn_logits.metrics import Metric, as_distance, equivalent_temperature
 from knn_logits.progress import Progress, counter, no_progress, while_running
 from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store import layout
@@ -34,6 +33,8 @@ logger = logging.getLogger(__name__)
 _KEYS_AT_ONCE = 65_536
 # A larger sample hardly changes the centroids.
 _SAMPLE_PER_CLUSTER = 64
+# Number of keys that the mean square of a key is taken over.
+_QUERIES = 256
 
 
 def build_index(
@@ -164,6 +165,17 @@ def cluster(
         job.write("clusters", labels)
         job.commit(store.manifest)
     return Datastore(store.folder)
+
+
+def like_temperature(store: Datastore, temperature: float, metric: Metric) -> float:
+    """Converts a temperature that was chosen for a metric to the datastore's metric."""
+    if metric == store.manifest.metric:
+        return temperature
+    keys = training_sample(store, _QUERIES, seed=0) if store.has_keys else store.checks[CANARY_KEYS]
+    mean_square = max(float(np.square(keys).sum(axis=-1).mean()), 1e-12)
+    # The number is rounded, so that going to another metric and back changes nothing.
+    like = equivalent_temperature(temperature, metric, store.manifest.metric, mean_square)
+    return float(f"{like:.8g}")
 
 
 def write_suffixes(job: Job, store: Datastore, progress: Progress) -> None:

@@ -47,6 +47,11 @@ _QUERIES_AT_ONCE = 128
 # (docs/research/settings.md).
 _SUFFIX_WEIGHTS = (1.0, 4.0)
 
+# A written text that repeats n tokens at once loops. n is the least for which n-grams hardly ever
+# repeat within this number of tokens of the datastore.
+_REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
+_NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -183,3 +188,18 @@ def without_part(
     """Replaces neighbors from the query's own part, int32 [rows], by padding."""
     neighbor_parts = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
     return neighbors.without((neighbor_parts == query_parts.unsqueeze(-1)) | ~neighbors.mask)
+
+
+def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:
+    """The smallest n for which n-grams hardly ever repeat within a page; None for none."""
+    tokens, size = store.tokens, _REPEATED_WITHIN
+    if len(tokens) < 2 * size:
+        return 8
+    starts = np.random.default_rng(seed).integers(0, len(tokens) - size, _PLACES)
+    pages = [np.asarray(tokens[start : start + size]).tolist() for start in starts.tolist()]
+    for n in _NGRAMS:
+        count = size - n + 1
+        distinct = [len({tuple(page[at : at + n]) for at in range(count)}) for page in pages]
+        if 1.0 - sum(distinct) / (count * len(pages)) <= _REPEATED:
+            return n
+    return None

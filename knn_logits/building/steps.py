@@ -1,8 +1,10 @@
-"""The steps that building and adding share: writing the canary, the text and the keys."""
+"""The steps that building and adding share: the canary, the text, the keys, and the vectors."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,19 +24,26 @@ from knn_logits.engine.compatibility import (
     relative_error,
     vocabulary_size,
 )
+from knn_logits.engine.encoder import Encoder, default_encoder, encoder_of
 from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
+from knn_logits.engine.passages import read_passages
 from knn_logits.engine.tokens import tokenize_with_places
 from knn_logits.engine.windows import windows_of
-from knn_logits.errors import CorpusError, MismatchError
+from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
+from knn_logits.store import layout
 from knn_logits.store.blocks import BLOCKS, blocks_value
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
 from knn_logits.store.job import Job
 from knn_logits.store.reading import map_array, read_arrays
+from knn_logits.store.records import EncoderRecord
 from knn_logits.store.writer import TokenWriter, write_keys, writing_text
 
+logger = logging.getLogger(__name__)
+
+_SENTENCES_AT_ONCE = 1024
 # A document, its tokens, and the number of the first token of each of its blocks.
 Cut = tuple[Document, list[int], list[int]]
 
@@ -71,9 +80,16 @@ class Steps:
         return canary
 
     def write_text(self, documents: Iterable[Document | str]) -> TokenWriter:
+        return self.append(self.cut(as_documents(documents)))
+
+    def cut(self, documents: Iterable[Document]) -> Iterator[Cut]:
+        """Tokenizes documents, and leaves out those without a token."""
+        tokens = 0
         self.progress("tokens", 0, None)
-        rows = as_documents(documents)
-        return self.append(cut_documents(self.tokenizer, rows, self.keys.pairs))
+        for one in cut_documents(self.tokenizer, documents, self.keys.pairs):
+            yield one
+            tokens += len(one[1])
+            self.progress("tokens", tokens, None)
 
     def append(self, cut: Iterable[Cut], store: Datastore | None = None) -> TokenWriter:
         """Writes a datastore's text, and new documents after it."""
@@ -85,9 +101,7 @@ class Steps:
             before=None if store is None else (store.tokens, store.documents),
         ) as writer:
             for document, ids, places in cut:
-                if ids:
-                    writer.add(ids, **document_fields(document, places, pairs=pairs))
-                self.progress("tokens", writer.tokens, None)
+                writer.add(ids, **document_fields(document, places, pairs=pairs))
         return writer
 
     def write_keys(
@@ -123,10 +137,11 @@ class Steps:
 def cut_documents(
     tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None = None
 ) -> Iterator[Cut]:
+    """Tokenizes documents, and leaves out those without a token."""
     if pairs is None:
-        yield from tokenize_with_places(tokenizer, documents)
+        yield from (one for one in tokenize_with_places(tokenizer, documents) if one[1])
     else:
-        yield from ((document, ids, []) for document, ids in tokenize_pairs(pairs, documents))
+        yield from ((one, ids, []) for one, ids in tokenize_pairs(pairs, documents) if ids)
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:
@@ -149,3 +164,75 @@ def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
             f"the metadata of the document {document.id!r} is not JSON-serializable ({error}); "
             "use plain values"
         ) from error
+
+
+def encoder_named(name: str | None) -> Encoder | None:
+    """Opens an encoder; a name of None takes the default. None for "" or a missing default.
+
+    Raises:
+        ConfigError: when the encoder was named and cannot be opened.
+    """
+    chosen = default_encoder() if name is None else name
+    if not chosen:
+        return None
+    try:
+        return Encoder(chosen)
+    except ConfigError as error:
+        if name is not None:
+            raise
+        logger.warning("questions will be answered by words alone: %s", error)
+        return None
+
+
+def write_vectors(
+    job: Job,
+    store: Datastore,
+    tokenizer: Any,
+    encoder: Encoder,
+    progress: Progress,
+    before: Datastore | None = None,
+) -> EncoderRecord | None:
+    """Encodes the sentences of a datastore; those of an earlier state are copied.
+
+    None if most passages are in a language that the encoder does not know: words alone find more.
+    """
+    if job.file("vectors") is None:
+        passages = read_passages(tokenizer, store)
+        languages = Counter(passage.language for passage in passages)
+        language = max(languages, key=lambda one: languages[one], default="en")
+        if before is None and not encoder.knows(language):
+            logger.info("%s does not know the language %s", encoder.id, language)
+            return None
+        rows = [text for passage in passages for text in passage.texts()]
+        counts = np.zeros(len(store.documents), np.int32)
+        for passage in passages:
+            counts[passage.document] += len(passage.sentences)
+        vectors = np.zeros((len(rows), encoder.dim), np.float16)
+        done = 0
+        # Another release may cut sentences in another way.
+        if before is not None and before.vectors is not None:
+            known = before.vector_counts
+            if np.array_equal(counts[: len(known)], known):
+                done = len(before.vectors)
+                vectors[:done] = before.vectors
+        for start in range(done, len(rows), _SENTENCES_AT_ONCE):
+            progress("sentences", start, len(rows))
+            part = rows[start : start + _SENTENCES_AT_ONCE]
+            vectors[start : start + len(part)] = encoder.encode(part)
+        job.write("vectors", {layout.VECTORS: vectors, layout.VECTOR_COUNTS: counts})
+    return encoder.record
+
+
+def vectors_of_growth(
+    job: Job, store: Datastore, grown: Datastore, tokenizer: Any, progress: Progress
+) -> EncoderRecord | None:
+    """Extends the vectors of a datastore that grows; None if it has none or no encoder is here."""
+    record = store.manifest.encoder
+    if record is None:
+        return None
+    try:
+        encoder = encoder_of(record)
+    except ConfigError as error:
+        logger.warning("the datastore loses the vectors of its sentences: %s", error)
+        return None
+    return write_vectors(job, grown, tokenizer, encoder, progress, store)

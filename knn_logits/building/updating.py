@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from knn_logits.building.changes import Additions, Changes, Differences, Sync
-from knn_logits.building.encoding import vectors_of_growth
+from knn_logits.arrays import Array
 from knn_logits.building.indexing import index_anew, write_index, write_suffixes
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
-from knn_logits.building.steps import Steps, cut_documents
-from knn_logits.corpus.documents import Document, as_documents, several
+from knn_logits.building.steps import Cut, Steps, document_fields, vectors_of_growth
+from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import is_encoder_decoder
-from knn_logits.errors import DatastoreError
+from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import kind_of, whole_index
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import begin
 from knn_logits.store.records import IndexRecord
 
 logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
+# Among four billion documents, two have the same digest by chance with probability 2^-64.
+_DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Sync:
+    """The result of `sync_documents`.
+
+    Attributes:
+        datastore: The datastore, opened again.
+        added: Ids of the documents that are new.
+        changed: Ids of the documents whose text, title, uri or metadata changed.
+        removed: Ids of the documents that are gone.
+        unchanged: Number of documents that did not change.
+        kept: Ids of the documents that are gone, but that `keep` wanted to stay.
+        tokens: Number of tokens whose keys were computed.
+    """
+
+    datastore: Datastore
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: int
+    kept: tuple[str, ...]
+    tokens: int
 
 
 def add_documents(
@@ -76,9 +104,9 @@ def add_documents(
     documents = several(documents, "documents")
     store, keys = _opened(model, tokenizer, datastore, batch_tokens)
     with begin(store.folder.resolve(), "add", keys.as_text(model, tokenizer)) as job:
-        steps = Steps(job, model, tokenizer, keys, progress)
-        additions = Additions(Datastore(job.folder))
-        _update(steps, additions, as_documents(documents, additions.store.documents.ids))
+        steps, store = Steps(job, model, tokenizer, keys, progress), Datastore(job.folder)
+        cut = steps.cut(as_documents(documents, store.documents.ids))
+        _update(steps, store, _additions(store, cut), {})
     return Datastore(job.folder)
 
 
@@ -128,10 +156,12 @@ def sync_documents(
     plan = keys.as_text(model, tokenizer)
     # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(store.folder.resolve(), "sync", plan, overwrite=True) as job:
-        steps = Steps(job, model, tokenizer, keys, progress)
-        differences = Differences(Datastore(job.folder), keep, force)
-        _update(steps, differences, as_documents(documents))
-    return replace(differences.done, datastore=Datastore(job.folder))
+        steps, store = Steps(job, model, tokenizer, keys, progress), Datastore(job.folder)
+        found: dict[str, Any] = {}
+        new = _differences(store, steps.cut(as_documents(documents)), keep, force, found)
+        tokens = _update(steps, store, new, found)
+    del found["gone"]
+    return Sync(datastore=Datastore(job.folder), tokens=tokens, **found)
 
 
 def _opened(
@@ -162,19 +192,130 @@ def _opened(
     return store, keys
 
 
-def _update(steps: Steps, changes: Changes, documents: Iterable[Document]) -> None:
-    """Writes the changes of a datastore, and ends the job."""
-    job, store, base = steps.job, changes.store, changes.store.manifest
-    steps.progress("tokens", 0, None)
-    cut = cut_documents(steps.tokenizer, documents, steps.keys.pairs)
-    new = changes.new(cut, steps.progress)
+def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
+    """Yields the documents that a datastore does not have yet, each under a free id."""
+    contents: dict[bytes, str] = {}
+    ids: dict[str, int] = {}
+    for _, row, tokens in _documents_of(store):
+        contents.setdefault(_digest(tokens, row.source), row.id)
+        ids[row.id] = 1
+    # The new id of each document whose id is taken. The parts of one large file share an id, and
+    # keep sharing it.
+    taken, renamed = frozenset(ids), dict[str, str]()
+    existing: list[str] = []
+    added = False
+    for document, tokens, places in cut:
+        id, source = document.id, document.source if store.manifest.pairs else None
+        there = contents.get(_digest(tokens, source))
+        if there is not None:
+            existing.append(id if id == there else f"{id} (as {there})")
+            continue
+        if id in taken:
+            renamed[id] = renamed.get(id) or unique_id(id, ids)
+        added = True
+        yield replace(document, id=renamed.get(id, id)), tokens, places
+    if not added and not existing:
+        raise CorpusError("the documents to add contain no tokens; add more text")
+    if existing:
+        logger.warning(
+            "%d documents are already in %s and were not added again, such as %s",
+            len(existing),
+            store.folder,
+            existing[0],
+        )
+    if renamed:
+        logger.warning(
+            "%d new documents share their id with a document in %s and were added under new "
+            "ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
+            len(renamed),
+            store.folder,
+            *next((new, id) for id, new in renamed.items()),
+        )
+
+
+def _differences(
+    store: Datastore,
+    cut: Iterator[Cut],
+    keep: Callable[[str], bool] | None,
+    force: bool,
+    found: dict[str, Any],
+) -> Iterator[Cut]:
+    """Yields the documents that are new or changed.
+
+    At the end `found` has the ids and numbers of `Sync`, and the numbers of the documents that are
+    `gone`.
+    """
+    # Documents of the datastore that no given document has matched yet. The parts of one large
+    # file share an id, and are matched one after another.
+    waiting: dict[tuple[str, bytes], deque[int]] = {}
+    for number, row, tokens in _documents_of(store):
+        digest = _digest(tokens, row.source, row.title, row.uri, row.metadata)
+        waiting.setdefault((row.id, digest), deque()).append(number)
+    before = dict.fromkeys(id for id, _ in waiting)
+    met: dict[str, None] = {}
+    differing: set[str] = set()
+    for document, tokens, places in cut:
+        met[document.id] = None
+        fields = document_fields(document, places, pairs=store.manifest.pairs is not None)
+        names = ("source", "title", "uri", "metadata")
+        same = waiting.get((document.id, _digest(tokens, *(fields[name] for name in names))))
+        if same:
+            same.popleft()
+            continue
+        differing.add(document.id)
+        yield document, tokens, places
+    if before and not before.keys() & met.keys() and not force:
+        raise CorpusError(
+            f"none of the {len(before):,} documents of {store.folder}, such as "
+            f"{next(iter(before))!r}, is among the {len(met):,} documents given: pass the folder "
+            "it was built from, or --force (force=True) to replace them all"
+        )
+    missing = [id for id in before if id not in met]
+    kept = {id: None for id in missing if keep is not None and keep(id)}
+    left = [(id, number) for (id, _), numbers in waiting.items() for number in numbers]
+    differing |= {id for id, _ in left}
+    found |= {
+        "added": tuple(id for id in met if id not in before),
+        "changed": tuple(id for id in met if id in before and id in differing),
+        "removed": tuple(id for id in missing if id not in kept),
+        "unchanged": sum(id in before and id not in differing for id in met),
+        "kept": tuple(kept),
+        "gone": [number for id, number in left if id not in kept],
+    }
+    if found["gone"] and store.manifest.windows.concatenate:
+        logger.warning(
+            "the documents of %s are one stream, so the remaining keys may still depend on "
+            "removed text before them; rebuild the datastore if that matters",
+            store.folder,
+        )
+
+
+def _documents_of(store: Datastore) -> Iterator[tuple[int, DocumentRecord, Array]]:
+    """Yields the number, the record and the tokens of each document that is not removed."""
+    removed = set(store.manifest.removed)
+    for number in range(len(store.documents)):
+        if number not in removed:
+            row = store.documents[number]
+            yield number, row, store.tokens[row.first : row.first + row.length]
+
+
+def _digest(tokens: Sequence[int] | Array, *texts: str | None) -> bytes:
+    """Digests a document's tokens, and what else counts."""
+    digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
+    digest.update(repr(texts).encode())
+    return digest.digest()
+
+
+def _update(steps: Steps, store: Datastore, new: Iterator[Cut], found: dict[str, Any]) -> int:
+    """Writes the changes of a datastore, ends the job, and returns the number of new tokens."""
+    job, base = steps.job, store.manifest
     first = next(new, None)
     if first is None:
-        if changes.gone:
-            job.commit(base, **changes.fields())
+        if found.get("gone"):
+            job.commit(base, **_changed_fields(store, found))
         else:
             job.give_up()
-        return
+        return 0
     if not store.has_keys and base.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without keys, so documents cannot be added; rebuild "
@@ -198,7 +339,7 @@ def _update(steps: Steps, changes: Changes, documents: Iterable[Document]) -> No
         entries=contexts.entries,
         documents=len(text.records),
         tokens=text.tokens,
-        **changes.fields(),
+        **_changed_fields(store, found),
     )
     grown = Datastore.unfinished(store.folder, manifest)
     if store.suffixes is not None:
@@ -209,6 +350,15 @@ def _update(steps: Steps, changes: Changes, documents: Iterable[Document]) -> No
         index, record = _extended_index(store, grown, steps.progress)
         write_index(job, grown, index, record, store.checks)
     job.commit(manifest, index=record, encoder=encoder)
+    return text.tokens - base.tokens
+
+
+def _changed_fields(store: Datastore, found: dict[str, Any]) -> dict[str, Any]:
+    base = store.manifest
+    return {
+        "removed": tuple(sorted({*base.removed, *found.get("gone", ())})),
+        "settings": base.settings.model_copy(update={"stale": True}),
+    }
 
 
 def _extended_index(

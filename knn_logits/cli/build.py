@@ -30,7 +30,7 @@ from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import settings_line, stored_names
 
 if TYPE_CHECKING:
-    from knn_logits.building.needs import Needs
+    from knn_logits.building.builder import Needs
     from knn_logits.store.datastore import Datastore
 
 
@@ -126,7 +126,7 @@ def build(
         made |= {"index": replace(index, seed=run.seed)}
         made["progress"] = no_progress if rank else bars
         if out is None:
-            from knn_logits.building.needs import build_needs
+            from knn_logits.building.builder import build_needs
 
             del made["encoder"]
             needs = build_needs(loaded, tokenizer, documents, key=output.key, **made)

@@ -162,7 +162,7 @@ def evaluate(
             translated = evaluate_translations(
                 loaded, tokenizer, datastores, texts, progress=bars, **settings
             )
-            content["translations"] = translated.to_dict()
+            content["translations"] = vars(translated)
             lines += _translation_lines(translated)
     answer(json, content, *lines)
 
@@ -270,7 +270,7 @@ def _tuning_lines(result: Tuning, store: str, written: bool) -> Iterator[str]:
         f"and τ {held.before:.2f}, without kNN {held.lm:.2f}"
     )
     if result.gate is not None:
-        yield f"perplexity with the gate: {result.gate.perplexity:.2f}"
+        yield f"perplexity with the gate: {result.gate_perplexity:.2f}"
     if written:
         yield f"{store}: written, and used from now on"
     else:

@@ -103,13 +103,8 @@ def _listing(datastore: Datastore) -> list[dict[str, Any]]:
 
 
 def _kind_of_gate(datastore: Datastore) -> str | None:
-    # Gates load torch, which takes longer than all the rest of this command.
-    if datastore.gate_arrays() is None:
-        return None
-    from knn_logits.mixture.gates.stored import stored_gate
-
-    stored = stored_gate(datastore)
-    return stored.kind if stored is not None else None
+    saved = datastore.gate_arrays()
+    return None if saved is None else saved[1].get("gate")
 
 
 def _state(settings: SettingsRecord) -> str:
@@ -146,7 +141,7 @@ def verify(
     """Check a datastore: hashes, shapes, ranges, and its index."""
     from knn_logits.errors import KNNLogitsError
     from knn_logits.index.opening import open_index
-    from knn_logits.mixture.gates.stored import stored_gate
+    from knn_logits.mixture.presets import stored_gate
     from knn_logits.store import verification
     from knn_logits.store.datastore import Datastore
     from knn_logits.store.manifest import read_manifest

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from knn_logits.building.calibrate import unrepeated_ngram
 from knn_logits.building.planning import PlanSettings, planned
+from knn_logits.building.settings_choice import unrepeated_ngram
 from knn_logits.building.steps import Steps
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
 from knn_logits.engine.forward import evaluating

@@ -9,20 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.arrays import Ints
+from knn_logits.arrays import Array, Floats, Ints
 from knn_logits.corpus.documents import Document, several
 from knn_logits.engine.compatibility import model_record
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
-from knn_logits.measure.bench import Bench, BenchSettings, open_bench
-from knn_logits.measure.overlap import HELD_SHARE, OverlapCheck, overlap_words
-from knn_logits.measure.per_token import TokenTable
-from knn_logits.measure.results import Evaluation, Tally
+from knn_logits.measure.bench import (
+    HELD_SHARE,
+    Bench,
+    BenchSettings,
+    OverlapCheck,
+    open_bench,
+    overlap_words,
+)
+from knn_logits.measure.results import Evaluation, Perplexities, TokenTable, compared, perplexity
 from knn_logits.measure.text_pass import Text, TokenScores, score_pieces
 from knn_logits.mixture.gates.gate import gate_name
 from knn_logits.mixture.memory import Memory
@@ -110,7 +116,7 @@ def evaluate(
         check = OverlapCheck(memory.stores, memory.config.exclude)
     text = bench.text(texts, check)
     started = time.monotonic()
-    tally, searches = _scored(bench, text, progress, table)
+    documents, (lm, knn, mixed), searches = _scored(bench, text, progress, table)
     seconds = time.monotonic() - started
     overlap = None if check is None else check.share()
     if overlap is not None and overlap >= HELD_SHARE:
@@ -119,12 +125,16 @@ def evaluate(
         table.write(per_token)
     return Evaluation(
         documents=len(text.starts),
-        tokens=tally.tokens,
-        perplexity=tally.perplexities(with_knn=memory is not None),
-        interval=None if memory is None else tally.interval(),
+        tokens=len(lm),
+        perplexity=Perplexities(
+            perplexity(-lm.sum(), len(lm)),
+            None if memory is None else perplexity(-knn.sum(), len(lm)),
+            None if memory is None else perplexity(-mixed.sum(), len(lm)),
+        ),
+        interval=None if memory is None else compared(mixed - lm, documents)["interval"],
         settings=describe(bench),
         searches=searches,
-        searches_saved=0 if memory is None else tally.tokens - searches,
+        searches_saved=0 if memory is None else len(lm) - searches,
         seconds=seconds,
         overlap=overlap,
         against=None if table is None else table.comparison(),
@@ -133,15 +143,16 @@ def evaluate(
 
 def _scored(
     bench: Bench, text: Text, progress: Progress, table: TokenTable | None
-) -> tuple[Tally, int]:
-    """Sums the log-likelihoods of a text, and counts the searches."""
-    tally, searches, done = Tally(), 0, 0
+) -> tuple[Ints, list[Floats], int]:
+    """Each token's document, its log p by model, neighbors and mixture, and the searches."""
+    columns: list[tuple[Array, ...]] = []
+    searches, done = 0, 0
     progress("evaluation", 0, None)
     with evaluating(bench.model):
         for batch in token_likelihoods(bench, text.pieces()):
             documents = text.documents_at(batch.places)
             logs = (log.double().numpy() for log in (batch.lm, batch.knn, batch.mixed))
-            tally.add(documents, *logs)
+            columns.append((batch.places, *logs))
             if table is not None:
                 table.add(documents, batch, bench.memory)
             searches += batch.searches
@@ -149,7 +160,9 @@ def _scored(
             progress("evaluation", done, None)
     if not done:
         raise CorpusError("the text has no token to predict; use a longer text")
-    return tally, searches
+    places, *sides = map(np.concatenate, zip(*columns, strict=True))
+    order = np.argsort(places)
+    return text.documents_at(places[order]), [side[order] for side in sides], searches
 
 
 def token_likelihoods(bench: Bench, pieces: Iterable[Piece]) -> Iterator[TokenLikelihoods]:
@@ -243,7 +256,7 @@ def describe(bench: Bench) -> dict[str, Any]:
             "index": ", ".join(dict.fromkeys(store.manifest.index.factory for store in stores)),
             "metric": memory.retriever.metric,
         }
-        names = ["k", "lmbda", "temperature", "nprobe", "refine", "retomaton"]
+        names = ["k", "lmbda", "temperature", "refine", "retomaton"]
         if config.retomaton:
             names += ["min_knns", "max_knns", "pointer_weight"]
         settings |= {name: getattr(config, name) for name in names}

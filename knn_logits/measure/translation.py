@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -35,7 +35,6 @@ def sacrebleu() -> Any:
         ) from error
 
 
-_BATCH_SIZE = 16
 # The maximum length of a translation: a factor of its source's tokens, and an addition.
 _LENGTH_FACTOR, _EXTRA_TOKENS = 2, 50
 
@@ -55,10 +54,9 @@ def translate(
     datastore: Memory | Stores | None = None,
     *,
     num_beams: int = 1,
-    batch_size: int = _BATCH_SIZE,
+    batch_size: int = 16,
     max_new_tokens: int | None = None,
     progress: Progress = no_progress,
-    phase: str = "translating",
     **settings: Unpack[TranslateSettings],
 ) -> list[str]:
     """Writes a target for each source with an encoder-decoder model, such as a translation.
@@ -74,7 +72,6 @@ def translate(
         max_new_tokens: The most tokens to write for each source. None allows twice the tokens of a
             batch's longest source and 50 more, within what the model can read.
         progress: A callback that is told how many sources are done.
-        phase: The name of this work for the callback.
         source_prefix: Text that stands before every source; None takes the datastore's prefix.
         source_lang: Language of the sources, if the tokenizer knows languages; None takes the
             datastore's.
@@ -106,7 +103,7 @@ def translate(
         raise ModelError("a causal model has no source input: use an encoder-decoder model")
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
     translations: list[str] = [""] * len(sources)
-    progress(phase, 0, len(sources))
+    progress("translating", 0, len(sources))
     done = 0
     with attached as knn, evaluating(model):
         extra = {} if knn is None else {"logits_processor": [knn]}
@@ -115,7 +112,7 @@ def translate(
             for row, text in zip(rows, texts, strict=True):
                 translations[row] = text
             done += len(rows)
-            progress(phase, done, len(sources))
+            progress("translating", done, len(sources))
     return translations
 
 
@@ -142,7 +139,7 @@ def _written(
 
 @dataclass(frozen=True)
 class Translations:
-    """A model's translations of the sources of some pairs, and their scores.
+    """The scores of a model's translations of the sources of some pairs.
 
     Attributes:
         pairs: Number of the pairs.
@@ -150,7 +147,6 @@ class Translations:
         lm: "bleu" and "chrf" of the model alone, from 0 to 100.
         knn: The same with kNN; None without a datastore.
         signatures: How sacrebleu computed "bleu" and "chrf".
-        texts: For each pair, the source, the target and both translations.
     """
 
     pairs: int
@@ -158,13 +154,6 @@ class Translations:
     lm: dict[str, float]
     knn: dict[str, float] | None
     signatures: dict[str, str]
-    texts: list[dict[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all fields but the texts, for JSON."""
-        plain = asdict(self)
-        del plain["texts"]
-        return plain
 
 
 def evaluate_translations(
@@ -191,7 +180,7 @@ def evaluate_translations(
             `k`, `lmbda`, `temperature` and so on, which `Memory` explains.
 
     Returns:
-        The translations and their scores.
+        The scores.
 
     Raises:
         CorpusError: when there is no pair.
@@ -208,25 +197,17 @@ def evaluate_translations(
         raise CorpusError(
             "there are no source-target pairs to translate: use rows with a source and a target"
         )
-    pairs = [{"source": str(row.source), "target": row.text} for row in rows]
-    scores: dict[str, dict[str, float]] = {}
-    for system, of in {"lm": None, **({"knn": memory} if memory else {})}.items():
-        written = translate(
-            model,
-            tokenizer,
-            [pair["source"] for pair in pairs],
-            of,
-            num_beams=num_beams,
-            progress=progress,
-            phase="translating with kNN" if of else "translating without kNN",
-            **read,
-        )
-        for pair, text in zip(pairs, written, strict=True):
-            pair[system] = text
-        targets = [[row.text for row in rows]]
-        scores[system] = {
-            metric: float(of_metric.corpus_score(written, targets).score)
-            for metric, of_metric in metrics.items()
-        }
-    signatures = {metric: str(one.get_signature()) for metric, one in metrics.items()}
-    return Translations(len(rows), num_beams, scores["lm"], scores.get("knn"), signatures, pairs)
+    sources, targets = [str(row.source) for row in rows], [[row.text for row in rows]]
+
+    def scores(of: Memory | None) -> dict[str, float]:
+        how: dict[str, Any] = {"num_beams": num_beams, "progress": progress, **read}
+        written = translate(model, tokenizer, sources, of, **how)
+        return {name: one.corpus_score(written, targets).score for name, one in metrics.items()}
+
+    return Translations(
+        pairs=len(rows),
+        num_beams=num_beams,
+        lm=scores(None),
+        knn=None if memory is None else scores(memory),
+        signatures={name: str(one.get_signature()) for name, one in metrics.items()},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +17,14 @@ from knn_logits.arrays import Array, Bools, Floats
 from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.measure.bench import Bench, BenchSettings, open_bench
+from knn_logits.measure.bench import (
+    HELD_SHARE,
+    Bench,
+    BenchSettings,
+    OverlapCheck,
+    open_bench,
+    overlap_words,
+)
 from knn_logits.measure.likelihood import (
     LMBDAS,
     Choice,
@@ -26,13 +33,11 @@ from knn_logits.measure.likelihood import (
     spread,
     temperatures_around,
 )
-from knn_logits.measure.overlap import HELD_SHARE, OverlapCheck, overlap_words
 from knn_logits.measure.perplexity import describe, searched
 from knn_logits.measure.text_pass import Text, TokenScores
 from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.gate import FittedGate
 from knn_logits.mixture.gates.meta_k import MetaKGate, fit_meta_k_gate, meta_k_features
-from knn_logits.mixture.gates.stored import gate_arrays
 from knn_logits.mixture.memory import Memory
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores, open_stores
@@ -58,14 +63,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class GateTuning:
-    """A gate, and its perplexity on the half that it was not fitted on."""
-
-    gate: MetaKGate
-    perplexity: float
-
-
-@dataclass(frozen=True)
 class Tuning:
     """The result of `tune`.
 
@@ -76,7 +73,8 @@ class Tuning:
         grid: The settings that were tried.
         settings: The conditions of the numbers: model, datastore, windows.
         seconds: Seconds that the pass over the texts took, without loading.
-        gate: The gate that was fitted and its result, if a gate was asked for.
+        gate: The gate that was fitted, if a gate was asked for.
+        gate_perplexity: The perplexity with it on the half that it was not fitted on.
         overlap: The share of the text's tokens that the datastore holds; None if it was not
             checked.
     """
@@ -87,7 +85,8 @@ class Tuning:
     grid: Grid
     settings: dict[str, Any]
     seconds: float
-    gate: GateTuning | None = None
+    gate: MetaKGate | None = None
+    gate_perplexity: float | None = None
     overlap: float | None = None
 
     @property
@@ -107,7 +106,7 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the choice and its perplexities, for JSON."""
-        gate = self.gate and {"kind": self.gate.gate.kind, "perplexity": self.gate.perplexity}
+        gate = self.gate and {"kind": self.gate.kind, "perplexity": self.gate_perplexity}
         return {
             **{name: getattr(self.chosen, name) for name in stored_names()},
             "gate": gate,
@@ -134,7 +133,7 @@ def write_settings(
     with begin(store.folder.resolve(), "tune", {}) as job:
         job.drop("gate")
         if gate is not None:
-            job.write("gate", *gate_arrays(gate))
+            job.write("gate", gate.to_arrays(), gate.about)
         # The manifest is read again, since another process may have changed the datastore.
         manifest = read_manifest(store.folder)
         job.commit(manifest, without={"gate"}, settings=record, gate=judged)
@@ -199,10 +198,10 @@ def tune(
     first, other = _read(bench, bench.text(documents, check), second, stored, gate, progress)
     # A gate needs as many neighbors as it was fitted on.
     best = first.grid.best(least_k=1 if gate is None else first.grid.grid.ks[-1])
-    fitted = None
+    fitted, gate_perplexity = None, None
     if gate is not None:
         progress("gate", 0, None)
-        fitted = _fitted(first.tokens(best), other.tokens(best), first.grid.grid.ks, memory)
+        fitted, gate_perplexity = _fitted(first, other, best, memory.retriever.metric)
     chosen = memory.config.with_given(k=best.k, lmbda=best.lmbda, temperature=best.temperature)
     conditions = describe(bench)
     result = Tuning(
@@ -218,6 +217,7 @@ def tune(
         settings={name: conditions[name] for name in conditions if name not in stored_names()},
         seconds=time.monotonic() - started,
         gate=fitted,
+        gate_perplexity=gate_perplexity,
         overlap=None if check is None else check.share(),
     )
     if result.overlap is not None and result.overlap >= HELD_SHARE:
@@ -229,7 +229,7 @@ def tune(
             )
         logger.warning("%s, so the chosen settings will do worse on other text", held)
     if write:
-        write_settings(memory.stores[0], result.chosen, None if fitted is None else fitted.gate)
+        write_settings(memory.stores[0], result.chosen, fitted)
     return result
 
 
@@ -315,47 +315,46 @@ def _grid(largest: int, stored: SettingsRecord, scale: float) -> Grid:
     )
 
 
-@dataclass(frozen=True)
-class KeptTokens:
-    """The tokens of a half under the chosen temperature, to which a gate is fitted."""
-
-    features: Array  # float32 [tokens, features], see `meta_k_features`
-    found: Bools  # [tokens], whether a token has neighbors
-    lm: Floats  # [tokens], log p_LM
-    by_k: Floats  # [tokens, ks], log p_kNN of each k
-
-
 class Half:
     """One half of a text: its likelihood under each setting, and its tokens if a gate is fitted."""
 
     def __init__(self, grid: GridLikelihood, fits_gate: bool) -> None:
         self.grid = grid
         self._fits_gate = fits_gate
-        self._columns: dict[str, list[Array]] = {
-            name: [] for name in ("features", "found", "lm", "by_k")
-        }
+        # Of each token `meta_k_features`, whether it has neighbors, log p_LM, and p_kNN of each k
+        # and temperature.
+        self._features: list[Array] = []
+        self._found: list[Bools] = []
+        self._lm: list[Floats] = []
+        self._by_k: list[Floats] = []
 
     def add(self, scored: TokenScores, neighbors: Neighbors) -> None:
         """Adds tokens, while the model's scores of them are in memory."""
-        columns = self._columns
         if not self._fits_gate:
             self.grid.add(neighbors, scored.targets, scored.log_p_lm)
             return
-        keep = columns["by_k"].append
-        self.grid.add(neighbors, scored.targets, scored.log_p_lm, lambda table: keep(table.numpy()))
+        self.grid.add(
+            neighbors,
+            scored.targets,
+            scored.log_p_lm,
+            lambda table: self._by_k.append(table.numpy()),
+        )
         for rows, log_p in scored.distributions.parts():
             part = neighbors[rows].to(log_p.device)
             features = meta_k_features(part, part.metric, log_p, self.grid.grid.ks)
-            columns["features"].append(features.cpu().numpy())
-        columns["found"].append(neighbors.mask.any(-1).cpu().numpy())
-        columns["lm"].append(scored.log_p_lm.double().numpy())
+            self._features.append(features.cpu().numpy())
+        self._found.append(neighbors.mask.any(-1).cpu().numpy())
+        self._lm.append(scored.log_p_lm.double().numpy())
 
-    def tokens(self, best: Choice) -> KeptTokens:
-        """All tokens under the temperature of a choice."""
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
+    def tokens(self, best: Choice) -> tuple[Array, Bools, Floats]:
+        """The features of all tokens, whether they have neighbors, and log p of model and each k.
+
+        The last is [tokens, 1 + ks], under the temperature of a choice.
+        """
+        by_k = np.concatenate(self._by_k)[:, :, best.place[1]].astype(float)
         with np.errstate(divide="ignore"):
-            columns["by_k"] = np.log(columns["by_k"][:, :, best.place[1]].astype(float))
-        return KeptTokens(**columns)
+            log_p = np.column_stack([np.concatenate(self._lm), np.log(by_k)])
+        return np.concatenate(self._features), np.concatenate(self._found), log_p
 
     def part(self, stored: SettingsRecord, best: Choice) -> Part:
         """The perplexities under the stored settings and under a choice."""
@@ -373,15 +372,12 @@ class Half:
         )
 
 
-def _fitted(
-    chosen: KeptTokens, held_out: KeptTokens, ks: Sequence[int], memory: Memory
-) -> GateTuning:
-    """Fits a gate to one half and judges it on the other."""
-    metric: Metric = memory.retriever.metric
-    found = chosen.found
-    features, by_k = chosen.features[found], chosen.by_k[found]
-    gate = fit_meta_k_gate(features, ks, chosen.lm[found], by_k, metric)
-    shares = gate.at(torch.from_numpy(held_out.features)).double().numpy()
-    sides = np.column_stack([held_out.lm, held_out.by_k])
-    log_p = np.where(held_out.found, np.logaddexp.reduce(shares + sides, axis=1), held_out.lm)
-    return GateTuning(gate, float(np.exp(-np.mean(log_p))))
+def _fitted(first: Half, other: Half, best: Choice, metric: Metric) -> tuple[MetaKGate, float]:
+    """Fits a gate to one half, and returns its perplexity on the other, too."""
+    features, found, log_p = first.tokens(best)
+    lm, by_k = log_p[found, 0], log_p[found, 1:]
+    gate = fit_meta_k_gate(features[found], first.grid.grid.ks, lm, by_k, metric)
+    features, found, log_p = other.tokens(best)
+    shares = gate.at(torch.from_numpy(features)).double().numpy()
+    mixed = np.where(found, np.logaddexp.reduce(shares + log_p, axis=1), log_p[:, 0])
+    return gate, float(np.exp(-np.mean(mixed)))

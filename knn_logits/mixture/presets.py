@@ -1,4 +1,4 @@
-"""Settings that are not given come from the datastore, or are those of the papers' kNN-LM."""
+"""Settings that are not given come from the datastore, with its gate, or from the papers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 import torch
 from typing_extensions import Unpack
 
-from knn_logits.errors import ConfigError
+from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
-from knn_logits.mixture.gates.gate import Gate, split_lmbda
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.gates.gate import FittedGate, Gate, split_lmbda
+from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.search.combined import check_document, check_shares
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
 from knn_logits.settings.registry import settings_for
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.manifest import needs_text
+
+# A new gate is a line here, and a file.
+GATES: dict[str, type[FittedGate]] = {gate.kind: gate for gate in (AdaptiveGate, MetaKGate)}
 
 
 class MixtureSettings(SearchSettings, total=False):
@@ -90,6 +93,23 @@ def resolve_settings(
     elif gate is None and number is None:
         gate = stored_gate(store)
     return stored.with_given(k=k, lmbda=number, temperature=temperature, **search), gate
+
+
+def stored_gate(store: Datastore) -> FittedGate | None:
+    """Reads the gate of a datastore; None if the datastore has no gate."""
+    saved = store.gate_arrays()
+    if saved is None:
+        return None
+    arrays, about = saved
+    try:
+        if about["metric"] != store.manifest.metric:
+            raise ValueError(f"fitted for the metric {about['metric']}")
+        return GATES[about["gate"]].from_arrays(arrays, store.manifest.metric)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(
+            f"the gate of {store.folder} cannot be used ({error}): fit another with `knn-logits "
+            "tune --gate meta-k --write`, or rebuild the datastore"
+        ) from error
 
 
 def generation_settings(store: Datastore) -> dict[str, Any]:

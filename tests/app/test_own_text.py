@@ -16,7 +16,7 @@ from knn_logits import Datastore, Document
 from knn_logits.errors import LimitError
 from knn_logits.hosting import Deadline
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.presets import stored_gate
 from knn_logits_app.given_text import measured_html
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of

@@ -7,7 +7,7 @@ from conftest import TEXTS
 from knn_logits import KNNLogitsProcessor, Memory, build_datastore
 from knn_logits.building import gate_fitting
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.presets import stored_gate
 
 
 @pytest.fixture(scope="module")

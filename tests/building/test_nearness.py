@@ -6,7 +6,7 @@ from handmade import make_store
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory
-from knn_logits.building.calibrate import unrepeated_ngram
+from knn_logits.building.settings_choice import unrepeated_ngram
 
 
 def test_the_ngram_is_the_shortest_that_the_corpus_hardly_repeats(tmp_path):

@@ -7,7 +7,7 @@ from conftest import TEXTS
 from handmade import make_store, naive_entries
 
 import knn_logits
-from knn_logits.building import calibrate, settings_choice
+from knn_logits.building import builder, settings_choice
 from knn_logits.building.settings_choice import (
     entry_of_places,
     part_of_entries,
@@ -71,7 +71,7 @@ def test_the_sample_is_whole_windows_up_to_its_size(store, monkeypatch):
 @pytest.fixture(autouse=True)
 def _no_gate(monkeypatch):
     """Fits no gate, which takes longer than the settings."""
-    monkeypatch.setattr(calibrate, "write_gate", lambda *_: None)
+    monkeypatch.setattr(builder, "write_gate", lambda *_: None)
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ def test_an_unfinished_build_goes_on_in_its_own_precision(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("knn_logits.building.builder.calibrate", stop)
+        patch.setattr("knn_logits.building.builder.unrepeated_ngram", stop)
         assert "to resume" in run(*build, "--dtype", began).err
     fastest = {"float16": 9.0, "float32": 1.0} if began == "float16" else {"float16": 1.0}
     monkeypatch.setattr(

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knn_logits import remove_documents
-from knn_logits.measure import overlap
-from knn_logits.measure.overlap import RUN_TOKENS as RUN
-from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure import bench
+from knn_logits.measure.bench import RUN_TOKENS as RUN
+from knn_logits.measure.bench import OverlapCheck
 
 RANDOM = np.random.default_rng(5)
 STORED = [RANDOM.integers(0, 30_000, length).tolist() for length in (200, 9, 60, 13, 400)]
@@ -75,7 +75,7 @@ def test_removed_and_excluded_documents_take_no_part(tmp_path):
 
 def test_a_text_in_parts_is_found_as_whole(random_store, monkeypatch):
     documents = [STORED[0][:150], RANDOM.integers(0, 30_000, 40).tolist(), STORED[4][:90]]
-    monkeypatch.setattr(overlap, "_TOKENS_AT_ONCE", 64)
+    monkeypatch.setattr(bench, "_TOKENS_AT_ONCE", 64)
     found = OverlapCheck([random_store])
     for number, tokens in enumerate(documents):
         for first in range(0, len(tokens), 50):

@@ -1,39 +1,12 @@
-"""Sums by document, the perplexities made of them, and the bootstrap."""
+"""Perplexities, and the bootstrap."""
 
 import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from knn_logits.measure.results import Tally, compared, perplexity
-
-tokens = st.lists(
-    st.tuples(
-        st.integers(0, 6),
-        st.floats(-30, 0),
-        st.one_of(st.just(-math.inf), st.floats(-30, 0)),
-        st.floats(-30, 0),
-    ),
-    min_size=1,
-    max_size=40,
-)
-
-
-@given(tokens)
-def test_measures_are_those_of_the_tokens(rows):
-    documents, lm, knn, mixed = (np.array(one, dtype=float) for one in zip(*rows, strict=True))
-    tally = Tally()
-    for part in np.array_split(np.arange(len(rows)), 3):
-        tally.add(documents[part].astype(np.int64), lm[part], knn[part], mixed[part])
-    found = tally.perplexities(with_knn=True)
-    assert tally.tokens == len(rows)
-    assert found.lm == pytest.approx(np.exp(-lm.mean()))
-    assert found.interpolated == pytest.approx(np.exp(-mixed.mean()))
-    assert (found.knn is None) == bool(np.isinf(knn).any())
-    assert tally.perplexities(with_knn=False).interpolated is None
+from knn_logits.measure.results import compared, perplexity
 
 
 def test_the_interval_holds_the_ratio_and_shrinks_with_more_documents():
@@ -42,16 +15,13 @@ def test_the_interval_holds_the_ratio_and_shrinks_with_more_documents():
     def interval(documents, level):
         of = np.repeat(np.arange(documents), 20)
         gains = random.normal(level, 0.3, documents)[of]
-        tally = Tally()
-        tally.add(of, np.full(len(of), -3.0), gains - 3, gains - 3)
-        return tally.interval(), math.exp(-gains.mean())
+        return compared(gains, of)["interval"], math.exp(-gains.mean())
 
     (low, high), ratio = interval(10, 0.5)
     assert low < ratio < high
     many, _ = interval(1000, 0.5)
     assert many[1] - many[0] < (high - low) / 3
-    assert interval(1, 0.5)[0] is None
-    assert interval(2, -math.inf)[0] is None
+    assert compared(np.full(20, -math.inf), np.arange(20))["interval"] is None
 
 
 def test_perplexity_is_none_where_it_is_no_number():

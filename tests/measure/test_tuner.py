@@ -13,7 +13,7 @@ import knn_logits
 from knn_logits import Datastore, IndexConfig, KNNLogitsProcessor, Memory, MetaKGate
 from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, CorpusError, DamagedError
-from knn_logits.mixture.gates.stored import stored_gate
+from knn_logits.mixture.presets import stored_gate
 from knn_logits.store.files import write_arrays
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import read_manifest
@@ -117,13 +117,13 @@ def test_a_gate_has_the_perplexity_that_evaluate_gives(build, evaluate, tune, st
     given = build(TEXTS[:1], tmp_path / "few") if how == "few entries" else store
     more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
     result = tune(given, DOCUMENTS, k=16, gate="meta-k", **more)
-    assert type(result.gate.gate) is MetaKGate
+    assert type(result.gate) is MetaKGate
     assert result.k == result.grid.ks[-1]
-    more |= {**chosen(result), "lmbda": result.gate.gate}
+    more |= {**chosen(result), "lmbda": result.gate}
     found = evaluate(given, HELD_OUT, **more)
-    assert result.gate.perplexity == pytest.approx(found.perplexity.interpolated, rel=1e-4)
+    assert result.gate_perplexity == pytest.approx(found.perplexity.interpolated, rel=1e-4)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert content["gate"] == {"kind": "meta-k", "perplexity": result.gate.perplexity}
+    assert content["gate"] == {"kind": "meta-k", "perplexity": result.gate_perplexity}
 
 
 @pytest.mark.parametrize("gate", [None, "meta-k"])
@@ -144,7 +144,7 @@ def test_what_was_tuned_is_used_and_not_the_gate_that_was_there(evaluate, tune, 
     assert len(list(copy.folder.glob("gate*"))) == (gate is not None)
     used = evaluate(store, HELD_OUT)
     assert used.settings["lmbda"] == (gate or found.lmbda)
-    expected = found.held_out.perplexity if gate is None else found.gate.perplexity
+    expected = found.held_out.perplexity if gate is None else found.gate_perplexity
     assert used.perplexity.interpolated == pytest.approx(expected, rel=1e-4)
 
 
@@ -197,11 +197,11 @@ def foreign(folder, arrays, metadata):
 
 
 def test_a_gate_that_is_none_is_refused(model, copy):
-    notes = {"gate": "meta-k", "version": "1", "metric": "l2"}
+    notes = {"gate": "meta-k", "metric": "l2"}
     good, mean = GATE.to_arrays(), GATE.to_arrays()["mean"]
     for arrays, changed, message in (
-        (good | {"scale": np.zeros_like(mean)}, {}, "is not a gate"),
-        (good, {"gate": "unknown"}, "is not a gate"),
+        (good | {"scale": np.zeros_like(mean)}, {}, "cannot be used"),
+        (good, {"gate": "unknown"}, "cannot be used"),
         (good, {"metric": "cosine"}, "fitted for the metric cosine"),
         (good | {"mean": np.full_like(mean, np.nan)}, {}, "not belong in a gate"),
         ({"mean": np.zeros(2, np.int64)}, {}, "not belong in a gate"),

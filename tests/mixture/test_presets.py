@@ -9,7 +9,7 @@ from tuned import write_settings
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory
-from knn_logits.building import calibrate
+from knn_logits.building import builder
 from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import generation_settings, resolve_settings
@@ -20,7 +20,7 @@ def own(build, tmp_path_factory):
     """A datastore with settings of its own and without a gate."""
     folder = tmp_path_factory.mktemp("settings") / "store"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calibrate, "write_gate", lambda *_: None)
+        patch.setattr(builder, "write_gate", lambda *_: None)
         return build(TEXTS, folder, calibrate=True)
 
 

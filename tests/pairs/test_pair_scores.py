@@ -100,14 +100,15 @@ def test_scores_are_sacrebleus_of_what_was_written(marian, pair_tokenizer, pair_
     found = knn_logits.evaluate_translations(
         marian, pair_tokenizer, pair_store, pair_documents(), num_beams=2, k=1, lmbda=0.999
     )
-    targets = [[row["target"] for row in found.texts]]
-    assert [row["source"] for row in found.texts] == [source for source, _ in PAIRS]
+    sources, targets = zip(*PAIRS, strict=True)
     assert (found.pairs, found.num_beams) == (len(PAIRS), 2)
-    for system in ("lm", "knn"):
-        written = [row[system] for row in found.texts]
-        score = getattr(found, system)
-        assert score["bleu"] == sacrebleu.corpus_bleu(written, targets).score
-        assert score["chrf"] == sacrebleu.corpus_chrf(written, targets).score
+    for store, score in ((None, found.lm), (pair_store, found.knn)):
+        settings = {"k": 1, "lmbda": 0.999} if store else {}
+        written = knn_logits.translate(
+            marian, pair_tokenizer, sources, store, num_beams=2, **settings
+        )
+        assert score["bleu"] == sacrebleu.corpus_bleu(written, [targets]).score
+        assert score["chrf"] == sacrebleu.corpus_chrf(written, [targets]).score
     assert found.signatures["bleu"].startswith("nrefs:1|")
     assert found.knn["bleu"] == pytest.approx(100.0)
 

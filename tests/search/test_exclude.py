@@ -9,7 +9,7 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.errors import ConfigError
-from knn_logits.measure.overlap import OverlapCheck
+from knn_logits.measure.bench import OverlapCheck
 
 LEFT_OUT = ("1", "5")
 

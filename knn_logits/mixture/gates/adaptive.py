@@ -27,8 +27,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.locks import Copies
 from knn_logits.metrics import Metric, check_metric
-from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
-from knn_logits.mixture.gates.network import Network
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate, Network
 from knn_logits.mixture.vote import Weighing, any_vote, drop_impossible, joint_vote
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import Neighbors, Occurrences

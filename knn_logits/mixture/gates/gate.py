@@ -1,21 +1,29 @@
-"""`Gate`: λ for each row in place of one number; the base of fitted gates; checks of results."""
+"""`Gate`: λ for each row in place of one number; checks of results; gates that are fitted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+import torch
 from torch import Tensor
 from typing_extensions import Self
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
+from knn_logits.locks import Copies
 from knn_logits.metrics import Metric
 from knn_logits.search.neighbors import Neighbors
 
 # λ stays below 1, since with λ 1 a token without a vote would be impossible. A sigmoid in float32
 # can reach 1.
 MOST_BY_NETWORK = 0.999
+_ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
+_BATCH = 4096
+# Features are clipped at this many standard deviations from the mean.
+_MAX_DEVIATIONS = 4.0
+_RATE = 0.02
 
 
 @runtime_checkable
@@ -56,6 +64,11 @@ class FittedGate:
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """See `Gate.lmbda`."""
         raise NotImplementedError
+
+    @property
+    def about(self) -> dict[str, str]:
+        """The metadata of the gate's file."""
+        return {"gate": self.kind, "metric": self.metric}
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""
@@ -114,3 +127,82 @@ def weigh_rows(
             f"{type(gate).__name__} must return λ between 0 and 1: end it with a sigmoid or a clamp"
         )
     return share.masked_fill(~neighbors.mask.any(-1), 0.0), weights
+
+
+class Network:
+    """out · tanh(hidden · (features - mean) / scale + hidden_bias) + out_bias, from its arrays."""
+
+    def __init__(self, owner: str, inputs: int, arrays: Mapping[str, Any], outputs: int) -> None:
+        self._weights = {
+            name: torch.from_numpy(np.array(arrays[name], np.float32)) for name in _ARRAYS
+        }
+        units = self._weights["hidden_bias"].numel()
+        expected = {
+            "mean": (inputs,),
+            "scale": (inputs,),
+            "hidden": (units, inputs),
+            "hidden_bias": (units,),
+            "out": (outputs, units),
+            "out_bias": (outputs,),
+        }
+        for name, shape in expected.items():
+            if tuple(self._weights[name].shape) != shape:
+                raise ConfigError(f"{name} of a {owner} must have the shape {shape}")
+        if not units or not bool((self._weights["scale"] > 0.0).all()):
+            raise ConfigError(f"a {owner} must have units, and scales above 0")
+        self._copies = Copies(**self._weights)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """float32 [n, outputs] of features, float32 [n, features]."""
+        weights = (self._copies.at(features.device, name) for name in _ARRAYS)
+        mean, scale, hidden, hidden_bias, out, out_bias = weights
+        scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
+        inside = torch.tanh(scaled @ hidden.T + hidden_bias)
+        return torch.inner(inside, out) + out_bias
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Returns the network as arrays, float32."""
+        return {name: weight.cpu().numpy() for name, weight in self._weights.items()}
+
+
+def trained(
+    features: Array,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    units: int,
+    steps: int,
+    decay: float,
+    seed: int,
+    outputs: int,
+) -> dict[str, Array]:
+    """Trains a network with AdamW; `loss` takes its outputs for some rows and their numbers."""
+    read = torch.from_numpy(np.asarray(features)).float()
+    inputs = read.shape[1]
+    mean, scale = read.mean(0), read.std(0, correction=0)
+    scale = torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+    read = ((read - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
+    random, kind = torch.Generator().manual_seed(seed), torch.float32
+    weights = [
+        torch.randn(units, inputs, generator=random, dtype=kind) / inputs**0.5,
+        torch.zeros(units, dtype=kind),
+        torch.randn(outputs, units, generator=random, dtype=kind) / units**0.5,
+        torch.zeros(outputs, dtype=kind),
+    ]
+    for weight in weights:
+        weight.requires_grad_()
+    hidden, hidden_bias, out, out_bias = weights
+    optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    with torch.enable_grad():
+        for _ in range(steps):
+            batch = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
+            inside = torch.tanh(read[batch] @ hidden.T + hidden_bias)
+            logits = torch.inner(inside, out) + out_bias
+            optimizer.zero_grad()
+            loss(logits, batch).backward()
+            optimizer.step()
+            schedule.step()
+    return {
+        name: array.detach().numpy()
+        for name, array in zip(_ARRAYS, [mean, scale, *weights], strict=True)
+    }

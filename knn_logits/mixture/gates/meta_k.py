@@ -13,8 +13,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric, as_distance, check_metric
-from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate
-from knn_logits.mixture.gates.network import Network, trained
+from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate, Network, trained
 from knn_logits.search.neighbors import Neighbors, nearest_nearness
 
 _LARGEST_KS = 64

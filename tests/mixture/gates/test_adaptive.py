@@ -13,6 +13,14 @@ from hypothesis import strategies as st
 from tuned import write_settings
 
 from knn_logits import Datastore, KNNLogitsProcessor, build_datastore
+from knn_logits.building.gate_fitting import (
+    CORPUS,
+    OWN_TEXT,
+    PASSAGE,
+    GateTokens,
+    fit_adaptive_gate,
+    quality,
+)
 from knn_logits.mixture.gates.adaptive import (
     FEATURES,
     AdaptiveGate,
@@ -20,14 +28,6 @@ from knn_logits.mixture.gates.adaptive import (
     GatedStore,
     gated_vote,
     shares_of,
-)
-from knn_logits.mixture.gates.adaptive_fitting import (
-    CORPUS,
-    OWN_TEXT,
-    PASSAGE,
-    GateTokens,
-    fit_adaptive_gate,
-    quality,
 )
 from knn_logits.mixture.vote import Weighing, log_weights, mix
 from knn_logits.search.neighbors import Occurrences, joined, with_occurrences

@@ -1,6 +1,7 @@
 """`MetaKGate`: its features, its mixture, its training and its file, against lists and loops."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from knn_logits import KNNLogitsProcessor
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
-from knn_logits.mixture.gates.stored import gate_arrays, gate_from_arrays
+from knn_logits.mixture.presets import stored_gate
 from knn_logits.mixture.vote import log_weights, mix
 from knn_logits.search.neighbors import powers_up_to
 
@@ -104,9 +105,15 @@ def test_a_gate_for_another_metric_is_refused(model, store):
         KNNLogitsProcessor(model, store, lmbda=random_meta_k("cosine"))
 
 
+def read(arrays, about, metric="l2"):
+    manifest = SimpleNamespace(metric=metric)
+    store = SimpleNamespace(gate_arrays=lambda: (arrays, about), manifest=manifest, folder="store")
+    return stored_gate(store)
+
+
 def test_arrays_give_the_gate_back():
     gate = random_meta_k("ip")
-    again = gate_from_arrays(*gate_arrays(gate))
+    again = read(gate.to_arrays(), gate.about, "ip")
     assert (again.metric, again.ks) == (gate.metric, gate.ks)
     for name, array in gate.to_arrays().items():
         np.testing.assert_array_equal(again.to_arrays()[name], array)
@@ -132,11 +139,11 @@ DAMAGED = [
 
 
 def test_damaged_arrays_are_refused():
-    arrays, metadata = gate_arrays(random_meta_k())
-    damaged = [(arrays | change, metadata) for change in DAMAGED]
-    damaged += [({one: arrays[one] for one in arrays if one != name}, metadata) for name in arrays]
-    for change in ({"gate": "other"}, {"version": "2"}, {"metric": "hamming"}):
-        damaged.append((arrays, metadata | change))
+    arrays, about = random_meta_k().to_arrays(), random_meta_k().about
+    damaged = [(arrays | change, about) for change in DAMAGED]
+    damaged += [({one: arrays[one] for one in arrays if one != name}, about) for name in arrays]
+    damaged += [(arrays, about | change) for change in ({"gate": "other"}, {"metric": "cosine"})]
+    damaged.append((arrays, {}))
     for content, notes in damaged:
-        with pytest.raises(DamagedError, match="refit it"):
-            gate_from_arrays(content, notes)
+        with pytest.raises(DamagedError, match="the gate of store cannot be used"):
+            read(content, notes)
