@@ -135,14 +135,14 @@ def main():
         folder = Path(place) / "theirs"
         size = build(system, model, read(args.corpus, args.entries), folder, dim, args.lists)
         model, _ = load(args.model)
-        done = knn_logits.import_datastore(model, tokenizer, folder, Path(place) / "mine")
+        store = knn_logits.import_datastore(model, tokenizer, folder, Path(place) / "mine")
         data = read(args.text, args.tokens)
         tokens = sum(int((labels[:, 1:] != -100).sum()) for _, labels in data)
         for temperature, lmbda, refine in SETTINGS:
             other, other_found = theirs(
                 system, args.model, data, folder, size, dim, temperature, lmbda, refine
             )
-            mine, found = ours(model, data, done.store, temperature, lmbda, refine)
+            mine, found = ours(model, data, store, temperature, lmbda, refine)
             shared, distance = same(found, other_found) if not refine else (None, None)
             perplexity, reference = math.exp(-mine / tokens), math.exp(-other / tokens)
             results.append(
@@ -160,7 +160,7 @@ def main():
         record(
             "importing",
             {**vars(args), "k": K},
-            {"entries": size, "tokens": tokens, "model_error": done.model_error, "runs": results},
+            {"entries": size, "tokens": tokens, "runs": results},
         )
 
 

@@ -145,13 +145,10 @@ def main():
         data = list(windows(ids[: args.entries], args.window, args.window // 2))
         size = build(knnlm, other, data, folder, dim, args.lists)
         plain, whole, own = (
-            knn_logits.import_datastore(model, tokenizer, folder, Path(place) / name, **more).store
-            for name, more in (
-                ("plain", {}),
-                ("clustered", {}),
-                ("own", {"index": knn_logits.IndexConfig()}),
-            )
+            knn_logits.import_datastore(model, tokenizer, folder, Path(place) / name)
+            for name in ("plain", "clustered", "own")
         )
+        own = knn_logits.build_index(own)
         clustered = knn_logits.cluster(whole, args.clusters)
         settings = {
             "dstore_size": size,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.loading import Run, index_words, open_datastore, prepare
-from knn_logits.cli.options import Model, Settable, Store, argument, command
+from knn_logits.cli.options import Model, Store, argument, command
 from knn_logits.cli.terminal import picked, say, tell
-from knn_logits.settings.config import IndexConfig
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import WindowConfig
 
@@ -17,7 +16,6 @@ from knn_logits.settings.passes import WindowConfig
 @command
 def import_store(
     model: Model,
-    settings: Annotated[dict[str, Any], Settable("build")],
     window: WindowConfig,
     output: StoreOptions,
     run: Run,
@@ -27,29 +25,21 @@ def import_store(
         "datastores, pass the file of values.",
     ),
     out: str = setting(..., "Folder to write.", metavar="STORE"),
-    index: str | None = setting(
-        None, "Build this index instead of the original one.", metavar="FACTORY|exact|auto"
-    ),
 ) -> None:
     """Import a datastore of an earlier system.
 
     --window and --stride set the scoring windows.
     """
-    config = None if index is None else IndexConfig(index)
     from knn_logits.lab.importing import import_datastore
 
     with Bars(AGAIN) as bars:
         loaded, tokenizer = run.load(model)
-        how = {**settings, **picked(output, "key", "overwrite", "license"), "window": window}
-        how |= {"index": config, "source_text": output.source}
-        done = import_datastore(loaded, tokenizer, source, out, **how, progress=bars)
-    manifest = done.store.manifest
-    for line in done.limits:
-        tell(line)
-    unwritten = f", {done.unwritten:,} at the end were never written" if done.unwritten else ""
+        how: dict[str, Any] = {**picked(output, "key", "overwrite", "license"), "window": window}
+        how |= {"source_text": output.source, "progress": bars}
+        store = import_datastore(loaded, tokenizer, source, out, **how)
     say(
-        f"{done.store.folder}: {manifest.entries:,} entries{unwritten}, "
-        f"{index_words(done.store)} in {bars.seconds:.0f} s"
+        f"{store.folder}: {store.manifest.entries:,} entries, {index_words(store)} in "
+        f"{bars.seconds:.0f} s"
     )
 
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from typing_extensions import Unpack
 
 from knn_logits.arrays import Array
 from knn_logits.building.indexing import make_index, write_index
@@ -26,7 +24,8 @@ from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.windows import resolve
-from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
 from knn_logits.index.faiss_file import FaissFile, read_faiss_file
 from knn_logits.index.kinds import Kind
@@ -41,8 +40,7 @@ from knn_logits.lab.legacy import (
 )
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, counter, no_progress
-from knn_logits.settings.config import IndexConfig, KNNConfig, StoredSettings
-from knn_logits.settings.declaration import check_names
+from knn_logits.settings.config import IndexConfig, KNNConfig
 from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
@@ -61,16 +59,6 @@ _LEAST_SPAN = 64
 _SPANS = 4
 
 
-@dataclass(frozen=True)
-class Imported:
-    """An imported datastore, and what is not possible with it."""
-
-    store: Datastore
-    unwritten: int  # entries at the end that the other system never filled, and are left out
-    model_error: float | None  # distance of the keys from this model's; near 1 for another model's
-    limits: tuple[str, ...]  # what is not possible, one line each
-
-
 def import_datastore(
     model: nn.Module,
     tokenizer: Any,
@@ -79,17 +67,17 @@ def import_datastore(
     *,
     key: str = DEFAULT_KEY,
     window: WindowConfig | None = None,
-    index: IndexConfig | None = None,
     overwrite: bool = False,
     license: str | None = None,
     source_text: str | None = None,
     progress: Progress = no_progress,
-    **settings: Unpack[StoredSettings],
-) -> Imported:
+) -> Datastore:
     """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
 
-    The other system's index is taken over if there is one. Its file is read as data and never by
-    FAISS, and no pickle is loaded. Sizes and number formats are found from the files.
+    The other system's index is taken over if there is one; `build_index` replaces it. Its file is
+    read as data and never by FAISS, and no pickle is loaded. Sizes and number formats are found
+    from the files. Entries at the end that the other system never wrote are left out. Sources are
+    passages of one stream, since the files do not name documents.
 
     Args:
         model: The model that built it.
@@ -99,17 +87,13 @@ def import_datastore(
         key: The place of the key in the model.
         window: Number of tokens that the model sees at once when text is scored. The files do not
             say what the other system used.
-        index: Build this index from the keys instead of taking over the old one.
         overwrite: Replace an existing datastore.
         license: Licence of the text, kept in the manifest.
         source_text: Where the text is from, kept in the manifest.
         progress: A callback that is told how far the work is.
-        settings: `k`, `lmbda`, `temperature` (1 by default, as in these systems) and
-            `suffix_weight`, which are stored as the datastore's settings. `KNNConfig` explains
-            them.
 
     Returns:
-        The datastore, and what is not possible with it.
+        The datastore. Its temperature is 1, as in these systems.
 
     Raises:
         CorpusError: when the files are missing.
@@ -118,17 +102,11 @@ def import_datastore(
         DatastoreError: when there are neither keys nor an index, or the folder cannot be used.
         StorageError: when the disk is full.
     """
-    check_names("argument of import_datastore", settings, StoredSettings.__annotations__)
-    config = KNNConfig(temperature=_TEMPERATURE).with_given(**settings)
     files = find_files(Path(source))
     if files.keys is None and files.index is None:
         raise DatastoreError(
             f"there are neither keys nor an index next to {files.values}, so nothing can be "
             "searched: add keys or an index"
-        )
-    if files.keys is None and index is not None:
-        raise ConfigError(
-            "building another index needs the keys, which are missing: remove --index"
         )
     size, stride = resolve(window or WindowConfig(), context_length(model))
     windows = WindowRecord(window=size, stride=stride, concatenate=True)
@@ -139,35 +117,30 @@ def import_datastore(
         evaluating(model),
     ):
         steps = Steps(job, model, tokenizer, plan, progress)
-        about = {"license": license, "source": source_text}
-        values, error = _convert(steps, files, index, config, **about)
-    store = Datastore(folder)
-    limits = ["sources are passages of one stream, since the files do not name documents"]
-    if not store.offers_keys:
-        limits += [
-            "there are no keys, so refine, add, compact and another index are not possible",
-            "the recall is unknown, and nothing shows whether the index belongs to this model",
-        ]
-    return Imported(store, values - len(store), error, tuple(limits))
+        _convert(steps, files, license=license, source=source_text)
+    return Datastore(folder)
 
 
-def _convert(
-    steps: Steps,
-    files: LegacyFiles,
-    kind: IndexConfig | None,
-    config: KNNConfig,
-    **about: str | None,
-) -> tuple[int, float | None]:
-    """Writes the datastore; returns the number of values and `Imported.model_error`."""
+def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
+    """Writes the datastore."""
     job, model, tokenizer, progress = steps.job, steps.model, steps.tokenizer, steps.progress
     canary = steps.write_canary()
     dim = int(canary[CANARY_KEYS].shape[1])
-    old = None if kind is not None else _old_index(files, dim, progress)
+    old = _old_index(files, dim, progress)
     vocabulary = vocabulary_size(model)
     values = read_values(files, dim, vocabulary, old.size if old else None)
     keys = read_keys(files.keys, len(values), dim) if files.keys else None
-    entries = written_entries(keys, values) if keys is not None else len(values)
-    error = _model_error(model, steps.keys.location, keys, values[:entries])
+    if keys is None:
+        entries = len(values)
+        logger.warning(
+            "there are no keys: refine, add, compact and another index are not possible, the "
+            "recall is unknown, and nothing shows whether the index belongs to this model"
+        )
+    else:
+        entries = written_entries(keys, values)
+        _check_keys(model, steps.keys.location, keys, values[:entries])
+    if entries < len(values):
+        logger.warning("%d entries at the end were never written", len(values) - entries)
     _write_text(job, tokenizer, values[:entries], vocabulary, files)
     dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
     if keys is not None:
@@ -186,18 +159,17 @@ def _convert(
         dtype=dtype,
         metric=old.metric if old else DEFAULT_METRIC,
         index=IndexRecord(factory="exact", requested="import"),
-        settings=SettingsRecord(**config.stored_values()),
+        settings=SettingsRecord(**KNNConfig(temperature=_TEMPERATURE).stored_values()),
         files=job.files,
         **about,
     )
     store = Datastore.unfinished(job.folder, manifest)
     if old is None:
-        index, record = make_index(store, kind or IndexConfig(), progress=progress)
+        index, record = make_index(store, IndexConfig(), progress=progress)
     else:
         index, record = _converted(store, old, progress)
     write_index(job, store, index, record, canary)
     job.commit(manifest, index=record)
-    return len(values), error
 
 
 def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> FaissFile | None:
@@ -242,8 +214,6 @@ def _write_text(
 
 def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[Index, IndexRecord]:
     """The other system's index over the entries of the datastore."""
-    from knn_logits.index import plain_arrays
-
     written = np.arange(old.size) < len(store)
     index = plain_arrays.from_arrays(
         old.arrays,
@@ -258,13 +228,11 @@ def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[In
     return index, record
 
 
-def _model_error(
-    model: nn.Module, location: KeyLocation, keys: Array | None, values: Array
-) -> float | None:
-    """How far the keys are from this model's states at the same places; 1 is chance."""
+def _check_keys(model: nn.Module, location: KeyLocation, keys: Array, values: Array) -> None:
+    """Refuses keys that are as far from this model's states as those at other places are."""
     span = min(_SPAN, context_length(model) or _SPAN, len(values) // 2)
-    if keys is None or is_encoder_decoder(model) or span < _LEAST_SPAN:
-        return None
+    if is_encoder_decoder(model) or span < _LEAST_SPAN:
+        return
     distances, shuffled = [], []
     for start in np.linspace(0, len(values) - span - 1, _SPANS).astype(np.int64).tolist():
         tokens = torch.from_numpy(np.array(values[start : start + span], np.int64))
@@ -284,4 +252,3 @@ def _model_error(
             f"({error:.2f}); use the model that built them, or set the location of its keys with "
             "--key"
         )
-    return error
