@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 import json
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from knn_logits.corpus.documents import Document, is_there, unique_id, visible, with_line_feeds
 from knn_logits.corpus.file_rows import Reading, read_rows
-from knn_logits.corpus.hub import HUB_PREFIX, load_datasets, parse_hub_name, read_hub
 from knn_logits.corpus.rows import (
     PAIR_KEYS,
     Row,
     Skip,
     SourceFile,
     display_name,
+    fields_of,
     first_line,
     plain_values,
 )
 from knn_logits.corpus.sandbox import Sandbox
-from knn_logits.errors import CorpusError
+from knn_logits.errors import CorpusError, MissingDependencyError
 from knn_logits.printable import first_few
 from knn_logits.store import layout
 from knn_logits.store.blocks import BLOCKS
 
+HUB_PREFIX = "hf:"
 _KINDS = "documents, text files, JSON lines (.jsonl), parquet, folders of these, or hf:DATASET"
 
 
@@ -164,11 +168,6 @@ def _rows(names: list[str], reading: Reading) -> Iterator[tuple[Row | None, int]
             yield None, before
 
 
-def _source(path: Path, name: str) -> SourceFile:
-    # macOS writes an accent as a character of its own, and nobody types it so.
-    return SourceFile(path, unicodedata.normalize("NFC", display_name(name)), path.stat().st_size)
-
-
 def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
     """Yields the files of a path, sorted by their path part by part."""
     found: list[Path] = []
@@ -193,7 +192,10 @@ def _files(root: Path, skip: Skip) -> Iterator[SourceFile]:
             elif not stat.S_ISREG(path.stat().st_mode):  # reading a pipe might never end
                 skip(shown, "not a regular file")
             else:
-                yield _source(path, path.relative_to(root).as_posix() if inside else path.name)
+                name = path.relative_to(root).as_posix() if inside else path.name
+                # macOS writes an accent as a character of its own, and nobody types it so.
+                name = unicodedata.normalize("NFC", display_name(name))
+                yield SourceFile(path, name, path.stat().st_size)
         except OSError as error:
             skip(shown, first_line(error))
 
@@ -244,3 +246,52 @@ def _label(value: object, key: str, row: Row) -> str | None:
     raise CorpusError(
         f'{row.where}: "{key}" is a {type(value).__name__}, not a string; fix or remove it'
     )
+
+
+def parse_hub_name(name: str) -> tuple[str, str | None, str]:
+    """Splits a name into dataset, configuration (None for the default) and split."""
+    dataset, config, split, *_ = f"{name.removeprefix(HUB_PREFIX)}::".split(":", 2)
+    if not dataset.strip():
+        raise CorpusError(
+            f"{display_name(name)!r} is not a dataset name; use hf:DATASET:CONFIG:SPLIT"
+        )
+    return dataset, config or None, split.rstrip(":") or "train"
+
+
+def load_datasets(name: str) -> ModuleType:
+    """Imports the optional library `datasets`, which reads `name`."""
+    message = f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
+    try:
+        module = importlib.import_module("datasets")
+    except ImportError as error:
+        raise MissingDependencyError(message) from error
+    if not hasattr(module, "load_dataset"):  # Python imports a folder of this name as a package
+        raise MissingDependencyError(message)
+    return module
+
+
+def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
+    """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen."""
+    module = load_datasets(name)
+    dataset, config, split = parse_hub_name(name)
+    shown = display_name(name)
+    rows: Iterator[Mapping[str, object]] | None = None
+    for number in itertools.count(1):
+        try:  # loading scripts, servers and decoders may raise any exception
+            if rows is None:
+                rows = iter(module.load_dataset(dataset, config, split=split, streaming=True))
+            values = next(rows, None)
+        except Exception as error:
+            raise CorpusError(
+                f"{shown}: {type(error).__name__}: {first_line(error)}; check the connection and "
+                "the name, hf:DATASET:CONFIG:SPLIT (hf:DATASET::SPLIT for the default "
+                "configuration)"
+            ) from error
+        if values is None:
+            return
+        where = f"{shown}, row {number}"
+        try:
+            fields = plain_values(fields_of({**values}, keys))
+        except ValueError as error:
+            raise CorpusError(f"{where}: {error}") from None
+        yield Row(fields, f"{shown}:{number}", where)

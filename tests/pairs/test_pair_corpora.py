@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from knn_logits.corpus import hub as corpus_hub
+from knn_logits.corpus import reading
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
@@ -55,7 +55,7 @@ def test_datasets_of_the_hub(monkeypatch):
         def load_dataset(name, config, *, split, streaming):
             return [*ROWS, {"id": "3", "translation": None}]
 
-    monkeypatch.setattr(corpus_hub, "load_datasets", lambda name: Datasets)
+    monkeypatch.setattr(reading, "load_datasets", lambda name: Datasets)
     monkeypatch.setattr("knn_logits.corpus.reading.load_datasets", lambda name: Datasets)
     found = read("hf:org/pairs", pair_fields=FIELDS)
     assert pairs_of(found) == [("a", "b"), ("c", "d")]

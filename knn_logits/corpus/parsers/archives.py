@@ -1,15 +1,46 @@
-"""Opens zip archives and XML that strangers made, as in Office files and books."""
+"""Reads EPUB and Word documents, which are zip archives of XML that strangers made.
+
+Mammoth reads Word documents; the equations and list numbers that it drops are written out before.
+"""
 
 from __future__ import annotations
 
+import io
+import posixpath
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 from zipfile import ZipFile
 
+from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.parsers import Begin, Left, Part, Text
+from knn_logits.corpus.parsers.markup import formula, source_of, texts_of
 from knn_logits.corpus.rows import UnreadableError
 
 _OLE = b"\xd0\xcf\x11\xe0"
 # Text and XML pack to between a fifth and a twentieth. A file that packs far better is hostile.
 _MOST_UNPACKED, _LEAST_SUSPECT, _MOST_RATIO = 1 << 30, 64 << 20, 200
+_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
+_PACKAGE = "{http://www.idpf.org/2007/opf}"
+_TITLE = "{http://purl.org/dc/elements/1.1/}title"
+_PROTECTION = "META-INF/encryption.xml"
+_OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
+_METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
+_BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
+# The style of a list item whose number was written into its text.
+_ITEM = "NumberedItem"
+_STYLES = f"p.{_ITEM} => li:fresh"
+_FALSE = ("0", "false", "off", "none")
+_ROMAN = dict(
+    zip(
+        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
+        ["m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"],
+        strict=True,
+    )
+)
 
 
 def opened_zip(stream: Any) -> ZipFile:
@@ -42,3 +73,184 @@ def parse_xml(data: bytes) -> Any:
     if doctype is not None and any(True for _ in doctype.iterentities()):
         raise UnreadableError("it defines XML entities, as in an XML bomb; save it again")
     return root
+
+
+def read_epub(stream: Any) -> Iterator[Part]:
+    """Reads a book, whose places are its headings."""
+    with opened_zip(stream) as archive:
+        names = {_composed(name): name for name in archive.namelist()}
+        if _PROTECTION in names:
+            methods = parse_xml(archive.read(_PROTECTION)).iter(_METHOD)
+            if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
+                raise UnreadableError("protected by DRM: use an unprotected copy")
+        container = parse_xml(archive.read("META-INF/container.xml"))
+        root = next(container.iter(f"{_CONTAINER}rootfile"), None)
+        name = "" if root is None else root.get("full-path", "")
+        package = parse_xml(archive.read(name))
+        title = next((node.text for node in package.iter(_TITLE) if node.text), None)
+        yield Begin(None if title is None else " ".join(title.split())[:300])
+        items = {
+            node.get("id"): unquote(node.get("href", "").partition("#")[0])
+            for node in package.iter(f"{_PACKAGE}item")
+        }
+        spine = [items.get(node.get("idref"), "") for node in package.iter(f"{_PACKAGE}itemref")]
+        place = ""
+        for number, href in enumerate(spine, start=1):
+            page = posixpath.normpath(posixpath.join(posixpath.dirname(name), href))
+            if _composed(page) not in names:
+                yield Left(f"part {number}", f"it has no {page[:80]}")
+                continue
+            page = names[_composed(page)]
+            title, texts = texts_of(source_of(archive.read(page)))
+            for text in texts:
+                place = text.place or place or quoted(title or "") or f"part {number}"
+                yield text._replace(place=place, fragment="")
+
+
+def _composed(name: str) -> str:
+    """A file's name with its accents in one form. A list of files may have them in another."""
+    return unicodedata.normalize("NFC", name)
+
+
+def read_docx(stream: Any) -> Iterator[Text]:
+    """Reads a document without its hidden text, comments, headers and tracked deletions."""
+    import mammoth
+
+    with opened_zip(stream) as archive:
+        copy = _written_out(archive)
+    no_pictures = mammoth.images.img_element(lambda _: {})
+    # A document must not name files of this machine.
+    options = {"convert_image": no_pictures, "external_file_access": False, "style_map": _STYLES}
+    yield from texts_of(mammoth.convert_to_html(copy, **options).value)[1]
+
+
+def _written_out(archive: ZipFile) -> io.BytesIO:
+    """Copies the XML of a document, with the changes."""
+    from lxml import etree
+
+    copy, numbers = io.BytesIO(), _Numbers(archive)
+    with ZipFile(copy, "w") as changed:
+        for name in archive.namelist():
+            if not name.endswith((".xml", ".rels")):
+                continue
+            data = archive.read(name)
+            if _BODY.fullmatch(name):
+                root = parse_xml(data)
+                for run in [*root.iter("{*}r")]:
+                    if _is_on(run.find("{*}rPr/{*}vanish")) and run.getparent() is not None:
+                        run.getparent().remove(run)
+                for simple in [*root.iter("{*}fldSimple")]:  # mammoth drops what they show
+                    for part in simple:
+                        simple.addprevious(part)
+                    simple.getparent().remove(simple)
+                for equation in [*root.iter("{*}oMathPara"), *root.iter("{*}oMath")]:
+                    paragraph = next(equation.iterancestors("{*}p"), None)
+                    if paragraph is not None:
+                        written = _run(paragraph, formula(equation))
+                        equation.getparent().replace(equation, written)
+                for paragraph in root.iter("{*}p"):
+                    numbers.write(paragraph)
+                data = etree.tostring(root)
+            changed.writestr(name, data)
+    copy.seek(0)
+    return copy
+
+
+def _value(node: Any, name: str = "val") -> str:
+    """An attribute of Word's namespace, which has two forms."""
+    found = () if node is None else node.items()
+    return next((value for key, value in found if key.rpartition("}")[2] == name), "")
+
+
+def _is_on(node: Any) -> bool:
+    return node is not None and _value(node) not in _FALSE
+
+
+def _made(near: Any, name: str) -> Any:
+    """A new element in the namespace of the element `near`; Word has two namespaces."""
+    from lxml import etree
+
+    return etree.Element(f"{near.tag.rpartition('}')[0]}}}{name}")
+
+
+def _run(near: Any, text: str) -> Any:
+    run, words = _made(near, "r"), _made(near, "t")
+    words.text = text
+    run.append(words)
+    return run
+
+
+class _Numbers:
+    """Counts the numbered paragraphs of a document, as Word does when it shows them."""
+
+    def __init__(self, archive: ZipFile) -> None:
+        self._lists: dict[str, str] = {}  # the format of each list
+        self._levels: dict[tuple[str, str], tuple[str, str, int]] = {}
+        self._styles: dict[str, tuple[str, str, str]] = {}
+        self._counts: dict[str, dict[str, int]] = defaultdict(dict)
+        names = archive.namelist()
+        if "word/numbering.xml" in names:
+            root = parse_xml(archive.read("word/numbering.xml"))
+            for one in root.iter("{*}num"):
+                self._lists[_value(one, "numId")] = _value(one.find("{*}abstractNumId"))
+            for level in root.iterfind("{*}abstractNum/{*}lvl"):
+                start = _value(level.find("{*}start"))
+                self._levels[_value(level.getparent(), "abstractNumId"), _value(level, "ilvl")] = (
+                    _value(level.find("{*}numFmt")),
+                    _value(level.find("{*}lvlText")),
+                    int(start) if re.fullmatch(r"\d{1,6}", start) else 1,
+                )
+        if "word/styles.xml" in names:
+            for style in parse_xml(archive.read("word/styles.xml")).iter("{*}style"):
+                name = _value(style.find("{*}name")).lower()
+                self._styles[_value(style, "styleId")] = (*_numbered(style), name)
+
+    def write(self, paragraph: Any) -> None:
+        """Writes a paragraph's number before its text, unless it has a bullet."""
+        properties = paragraph.find("{*}pPr")
+        if properties is None:
+            return
+        style = properties.find("{*}pStyle")
+        number, level, name = self._styles.get(_value(style), ("", "", ""))
+        given, deeper = _numbered(paragraph)
+        number, level = given or number, deeper or level or "0"
+        kind = self._lists.get(number, "")
+        form, text, start = self._levels.get((kind, level), ("bullet", "", 1))
+        if form in ("bullet", "none"):
+            return
+        counts = self._counts[kind]
+        counts[level] = counts.get(level, start - 1) + 1
+        for other in [other for other in counts if other > level]:
+            del counts[other]
+        for other in {f"{int(digit) - 1}" for digit in re.findall(r"%(\d)", text)}:
+            form, _, start = self._levels.get((kind, other), ("decimal", "", 1))
+            shown = _shown(counts.setdefault(other, start), form)
+            text = text.replace(f"%{int(other) + 1}", shown)
+        for own in properties.findall("{*}numPr"):
+            properties.remove(own)
+        properties.addnext(_run(paragraph, f"{text} "))
+        if not name.startswith(("heading", "title")):
+            if style is None:
+                style = _made(paragraph, "pStyle")
+                style.set(style.tag.replace("pStyle", "val"), "")
+                properties.insert(0, style)
+            for key in style.attrib:
+                style.set(key, _ITEM)
+
+
+def _numbered(node: Any) -> tuple[str, str]:
+    """The list and the level of a paragraph or a style."""
+    place = "{*}pPr/{*}numPr/{*}"
+    return _value(node.find(f"{place}numId")), _value(node.find(f"{place}ilvl"))
+
+
+def _shown(number: int, form: str) -> str:
+    shown = str(number)
+    if form.endswith("Letter") and number > 0:
+        shown = chr(ord("a") + (number - 1) % 26) * (1 + (number - 1) // 26 % 9)
+    elif form.endswith("Roman"):
+        shown, left = "", number % 5000
+        for value, letters in _ROMAN.items():
+            shown += letters * (left // value)
+            left %= value
+    return shown.upper() if form.startswith("upper") else shown
