@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,16 @@ from knn_logits.building.indexing import (
 from knn_logits.building.planning import BuildPlan, BuildSettings, PlanSettings, planned
 from knn_logits.building.settings_choice import choose_settings, unrepeated_ngram
 from knn_logits.building.steps import Steps, cut_documents, encoder_named, write_vectors
-from knn_logits.corpus.documents import Document, as_documents, several
+from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     canary_keys,
     canary_tokens,
     vocabulary_size,
 )
-from knn_logits.engine.forward import evaluating, input_device, key_states, windows_batch
-from knn_logits.engine.windows import batches, windows_of
+from knn_logits.engine.forward import evaluating
+from knn_logits.engine.keys import compute_keys
+from knn_logits.engine.windows import windows_of
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
@@ -129,7 +130,7 @@ def build_datastore(
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     check_names("argument of build_datastore", settings, BuildSettings.__annotations__)
-    documents = several(documents, "documents")
+    documents = as_documents(documents)
     ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
     if torchrun and ray is not None:
         raise ConfigError(
@@ -232,18 +233,8 @@ class Needs:
     documents: int
     tokens: int
     entries: int
-    bytes: int  # see `store_bytes`
+    bytes: int  # of its tokens, its keys and its index, or its suffix index
     seconds: float  # to compute all keys; 0 if none are stored
-
-
-def store_bytes(plan: BuildPlan, tokens: int, entries: int, dim: int) -> int:
-    """The size of a datastore: its tokens, its keys and its index, or its suffix index."""
-    if plan.on_demand is not None:
-        return 4 * (tokens + entries)
-    factory, metric = plan.index.factory, plan.index.metric or DEFAULT_METRIC
-    factory = choose_factory(entries, dim) if factory == "auto" else factory
-    keys = entries * dim * np.dtype(plan.keys.dtype).itemsize
-    return 4 * tokens + keys + Kind(factory, dim, metric).file_bytes(entries)
 
 
 def build_needs(
@@ -254,42 +245,48 @@ def build_needs(
     progress: Progress = no_progress,
     **settings: Unpack[PlanSettings],
 ) -> Needs:
-    """Reads and cuts all documents, and computes the keys of the first batch."""
-    check_names("argument of build_needs", settings, PlanSettings.__annotations__)
+    """Reads and cuts all documents, and computes the keys of the first of them."""
     plan = planned(model, tokenizer, settings)
-    keys = plan.keys
+    keys, metric = plan.keys, plan.index.metric or DEFAULT_METRIC
     first: list[int] = []
-    sources: list[str] = []
+    texts: list[str] = []
     sample: list[int] = []
     total = 0
-    rows = as_documents(several(documents, "documents"))
-    for document, ids, _ in cut_documents(tokenizer, rows, keys.pairs):
+    for document, ids, _ in cut_documents(tokenizer, as_documents(documents), keys.pairs):
         first.append(total)
         total += len(ids)
         if len(sample) < keys.batch_tokens + keys.windows.window:
             sample += ids
-            sources.append(document.source or "")
+            texts.append(document.source or "")
         progress("tokens", total, None)
     contexts = Contexts(np.array(first, np.int64), total, keys.windows.concatenate)
-    if contexts.entries == 0:
+    entries = contexts.entries
+    if entries == 0:
         raise CorpusError("no document in the corpus has at least two tokens; add more text")
     with evaluating(model):
         canary = canary_tokens(tokenizer, vocabulary_size(model))[: keys.windows.window]
         dim = canary_keys(model, keys.location, canary).shape[1]
-        check_index(plan.index, dim, plan.index.metric or DEFAULT_METRIC, contexts.entries)
-        seconds = 0.0
-        if plan.on_demand is None:
-            windows = windows_of(contexts, keys.windows)
-            inside = [window for window in windows if window.start + window.size <= len(sample)]
-            batch = next(batches(inside, keys.batch_tokens))
-            if keys.pairs is not None:
-                read = keys.pairs.sources([sources[window.context] for window in batch])
-                batch = [replace(one, source=ids) for one, ids in zip(batch, read, strict=True)]
-            progress("timing one batch", 0, None)
-            inputs = windows_batch(np.array(sample, np.int32), batch, input_device(model))
-            began = time.perf_counter()
-            key_states(model, keys.location, inputs).cpu()
-            spent = time.perf_counter() - began
-            seconds = spent * sum(w.size for w in windows) / sum(w.size for w in batch)
-    size = store_bytes(plan, total, contexts.entries, dim)
-    return Needs(len(first), total, contexts.entries, size, seconds)
+        check_index(plan.index, dim, metric, entries)
+        if plan.on_demand is not None:
+            return Needs(len(first), total, entries, 4 * (total + entries), 0.0)
+        windows = windows_of(contexts, keys.windows)
+        inside = [window for window in windows if window.start + window.size < len(sample)]
+        progress("timing the first keys", 0, None)
+        pairs, began = keys.pairs, time.perf_counter()
+        parts = compute_keys(
+            model,
+            keys.location,
+            np.array(sample, np.int32),
+            inside,
+            dim=dim,
+            dtype=keys.dtype,
+            batch_tokens=keys.batch_tokens,
+            sources=None if pairs is None else lambda one: pairs.sources([texts[n] for n in one]),
+        )
+        timed = sum(map(len, parts))
+        seconds = (time.perf_counter() - began) * entries / timed
+    factory = plan.index.factory
+    factory = choose_factory(entries, dim) if factory == "auto" else factory
+    size = 4 * total + entries * dim * np.dtype(keys.dtype).itemsize
+    size += Kind(factory, dim, metric).file_bytes(entries)
+    return Needs(len(first), total, entries, size, seconds)

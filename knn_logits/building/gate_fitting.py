@@ -6,7 +6,7 @@ passages of the corpus that a text repeats; and what the model writes by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -26,7 +26,6 @@ from knn_logits.building.settings_choice import (
 from knn_logits.building.steps import Steps
 from knn_logits.engine.windows import Piece
 from knn_logits.index.base import Index
-from knn_logits.measure.text_pass import TokenScores
 from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate, Ballots, shares_of
 from knn_logits.mixture.gates.gate import trained
@@ -72,9 +71,6 @@ CORPUS, PASSAGE, OWN_TEXT = 0, 1, 2
 
 # The kind of a text, and the first and the last part of the corpus that its search leaves out.
 Group: TypeAlias = tuple[int, int, int]
-Search: TypeAlias = Callable[[TokenScores], Neighbors]
-# Opens a search that leaves out some entries, int64 [hidden], ascending.
-OpenSearch: TypeAlias = Callable[[Array], Search]
 
 
 def write_gate(
@@ -93,55 +89,43 @@ def write_gate(
     if not texts:
         return None
     config = KNNConfig.of(settings)
-    weighing, open_search = Weighing.of(config), _opened(store, config, index)
+    weighing, usual = Weighing.of(config), Retriever(store, config, index=index)
+    # Neighbors among the entries that are left out are dropped.
+    more = Retriever(store, replace(config, k=OVERSAMPLING * config.k), index=index)
     parts = part_of_entries(store)
     suffixes, counts = SuffixIndex(store), [np.bincount(np.asarray(store.tokens))]
-    groups = _grouped(_texts(store, texts, parts, np.random.default_rng(seed)))
+    # Texts are numbered; those that leave out the same parts share a search.
+    groups: dict[Group, list[Piece]] = {}
+    drawn = _texts(store, texts, parts, np.random.default_rng(seed))
+    for number, (group, ids, skip) in enumerate(drawn):
+        groups.setdefault(group, []).append(Piece(ids, skip, number << _TEXT_BITS))
     count = counter(steps.progress, "gate", sum(map(predicted_tokens, groups.values())))
-    found: list[GateTokens] = []
+    read: list[GateTokens] = []
     for (kind, first, last), pieces in groups.items():
-        hidden = np.flatnonzero((first <= parts) & (parts <= last))
-        search = open_search(hidden)
-        left = suffixes.without(hidden) if len(hidden) else suffixes
+        hidden = (first <= parts) & (parts <= last)
+        left = suffixes.without(np.flatnonzero(hidden)) if hidden.any() else suffixes
         matches = Matches([(left, 0)], counts, most=MAX_OCCURRENCES)
         for scores in score_blocks(model, location, pieces, _QUERIES_AT_ONCE, no_progress):
-            neighbors = search(scores)
+            if hidden.any():
+                found = more.search(scores.states, scores.prefixes).to("cpu")
+                dropped = torch.from_numpy(np.take(hidden, found.ids.numpy(), mode="clip"))
+                neighbors = found.without(dropped | ~found.mask).nearest(config.k)
+            else:
+                neighbors = usual.search(scores.states, scores.prefixes).to("cpu")
             neighbors = replace(neighbors, occurrences=(matches.find(scores.prefixes),))
             text = torch.from_numpy(scores.places >> _TEXT_BITS)
             for rows, log_p in scores.distributions.parts():
                 here = neighbors[rows].to(log_p.device)
                 weights, targets = weighing.log_weights(here), scores.targets[rows]
-                found.append(_tokens_of(here, weights, log_p, targets, kind, text[rows]))
+                read.append(_tokens_of(here, weights, log_p, targets, kind, text[rows]))
             count(len(scores.targets))
-    tokens = GateTokens.joined(found)
+    tokens = GateTokens.joined(read)
     metric = store.manifest.metric
     held_out = tokens.text % _FOLDS == 0
     judged = quality(fit_adaptive_gate(tokens[~held_out], metric, seed=seed), tokens[held_out])
     gate = fit_adaptive_gate(tokens, metric, seed=seed)
     steps.job.write("gate", gate.to_arrays(), gate.about)
     return judged
-
-
-def _opened(store: Datastore, config: KNNConfig, index: Index) -> OpenSearch:
-    """Opens searches of a datastore."""
-    usual = Retriever(store, config, index=index)
-    # Neighbors among the entries that are left out are dropped.
-    more = Retriever(store, replace(config, k=OVERSAMPLING * config.k), index=index)
-
-    def open_search(hidden: Array) -> Search:
-        if not len(hidden):
-            return lambda scores: usual.search(scores.states, scores.prefixes).to("cpu")
-        left_out = np.zeros(len(store), bool)
-        left_out[hidden] = True
-
-        def search(scores: TokenScores) -> Neighbors:
-            found = more.search(scores.states, scores.prefixes).to("cpu")
-            dropped = torch.from_numpy(np.take(left_out, found.ids.numpy(), mode="clip"))
-            return found.without(dropped | ~found.mask).nearest(config.k)
-
-        return search
-
-    return open_search
 
 
 def _texts(
@@ -194,14 +178,6 @@ def _beginnings(
     return [int(start) for start in chosen]
 
 
-def _grouped(texts: Iterable[tuple[Group, Array, int]]) -> dict[Group, list[Piece]]:
-    """Numbers texts, and groups those that share a search."""
-    groups: dict[Group, list[Piece]] = {}
-    for number, (group, tokens, skip) in enumerate(texts):
-        groups.setdefault(group, []).append(Piece(tokens, skip, number << _TEXT_BITS))
-    return groups
-
-
 def _piece_tokens(store: Datastore) -> int:
     """The number of tokens of a piece: a quarter of the corpus at most, and no more than a pass."""
     quarter = max(_READ_TOKENS, store.manifest.tokens // 4)
@@ -220,17 +196,13 @@ def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tup
         if number not in removed and length > 2
         for place in range(0, max(1, int(length) - context - 1), size - context)
     ]
-    wanted = _corpus_tokens(len(store))
+    wanted = min(len(store), _MAX_TOKENS, max(_MIN_TOKENS, int(_SHARE * len(store))))
     for number in random.permutation(len(places)).tolist():
         first, skip, tokens = places[number]
         yield first, skip
         wanted -= tokens - skip
         if wanted <= 0:
             return
-
-
-def _corpus_tokens(entries: int) -> int:
-    return min(entries, _MAX_TOKENS, max(_MIN_TOKENS, int(_SHARE * entries)))
 
 
 @dataclass(frozen=True)

@@ -80,33 +80,29 @@ class KeyPlan:
             "model configuration": record.config_sha256[:12],
             "model precision": record.dtype,
             "tokenizer": tokenizer_record(tokenizer).sha256[:12],
-            "key": f"{self.location.module}:{self.location.side}",
-            "window": str(self.windows.window),
-            "stride": str(self.windows.stride),
-            "concatenate": str(self.windows.concatenate),
+            "key": str(self.location),
             "keys-dtype": self.dtype,
-            "batch-tokens": str(self.batch_tokens),
+            "batch-tokens": self.batch_tokens,
+            **self.windows.model_dump(),
+            "pairs": self.pair_record,
+            "targets begin with": self.pairs and self.pairs.opening,
         }
-        if self.pairs is not None:
-            plan |= {
-                "source-prefix": self.pairs.source_prefix,
-                "source-lang": str(self.pairs.source_lang),
-                "target-lang": str(self.pairs.target_lang),
-                "targets begin with": str(self.pairs.opening),
-            }
-        return plan
+        return {name: str(value) for name, value in plan.items()}
+
+    @property
+    def pair_record(self) -> PairsRecord | None:
+        names, pairs = PairsRecord.model_fields, self.pairs
+        return pairs and PairsRecord(**{name: getattr(pairs, name) for name in names})
 
     def manifest(self, model: nn.Module, tokenizer: Any, **fields: Any) -> Manifest:
         """The manifest of a datastore of such keys, with further fields."""
-        names = ("source_prefix", "source_lang", "target_lang")
-        pairs = {name: getattr(self.pairs, name) for name in names if self.pairs is not None}
         return Manifest(
             created_with=__version__,
             model=model_record(model),
             tokenizer=tokenizer_record(tokenizer),
             key=KeyRecord(name=self.key, module=self.location.module, side=self.location.side),
             windows=self.windows,
-            pairs=PairsRecord(**pairs) if pairs else None,
+            pairs=self.pair_record,
             **fields,
         )
 

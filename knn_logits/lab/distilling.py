@@ -15,11 +15,11 @@ from knn_logits.building.steps import Steps
 from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.location import is_encoder_decoder
-from knn_logits.errors import ConfigError, ModelError
-from knn_logits.lab.learning import check_enough, learn
+from knn_logits.errors import ConfigError, CorpusError, ModelError
+from knn_logits.lab.learning import learn
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import MOST_SEED, whole_number
+from knn_logits.settings.config import FEWEST_CALIBRATED, MOST_SEED, whole_number
 from knn_logits.settings.passes import WindowConfig
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
@@ -87,7 +87,11 @@ def distill(
     needs_text(record, datastore.folder, "`distill`")
     check_tokenizer(tokenizer, datastore)
     check_model(model, datastore, locate_key(model, datastore))
-    check_enough(len(datastore))
+    if len(datastore) < FEWEST_CALIBRATED:
+        raise CorpusError(
+            f"the corpus has {len(datastore)} tokens to predict, but a learned memory needs "
+            f"{FEWEST_CALIBRATED}: add more text"
+        )
     datastore.fetch_keys(progress)
     window = WindowConfig(record.windows.window, record.windows.stride)
     plan: PlanSettings = {"key": record.key.name, "window": window}
@@ -99,10 +103,11 @@ def distill(
     with begin(target, "build", text, overwrite=overwrite) as job, evaluating(model):
         canary = Steps(job, model, tokenizer, keys, progress).write_canary()
         learnt = learn(model, keys.location, datastore, progress=progress, **how)
-        number = len(learnt.tokens)
-        job.write("rows", {layout.ROWS: learnt.rows})
-        job.write("tokens", np.concatenate([learnt.tokens[:1], learnt.tokens]))
-        title = f"learned from {learnt.record.documents:,} documents"
+        learned_rows, tokens, settings, learned = learnt
+        number = len(tokens)
+        job.write("rows", {layout.ROWS: learned_rows})
+        job.write("tokens", np.concatenate([tokens[:1], tokens]))
+        title = f"learned from {learned.documents:,} documents"
         job.write("documents", [DocumentRecord(0, number + 1, DOCUMENT, title)])
         loops = {"no_repeat_ngram_size": unrepeated_ngram(datastore, seed)}
         manifest = keys.manifest(
@@ -114,8 +119,8 @@ def distill(
             dim=canary[CANARY_KEYS].shape[1],
             metric=LEARNED_METRIC,
             index=IndexRecord(factory="exact", requested="exact"),
-            settings=learnt.settings.model_copy(update=loops),
-            learned=learnt.record,
+            settings=settings.model_copy(update=loops),
+            learned=learned,
             files=job.files,
             license=record.license,
             source=record.source,

@@ -25,7 +25,6 @@ from knn_logits.building.settings_choice import (
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import windows_of
-from knn_logits.errors import CorpusError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
 from knn_logits.measure.text_pass import score_pieces, tokens_of_scoring_pass
@@ -33,7 +32,6 @@ from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.mixture.vote import mix_row
 from knn_logits.progress import Progress, counter
 from knn_logits.search.neighbors import Neighbors, powers_up_to
-from knn_logits.settings.config import FEWEST_CALIBRATED
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import LearnedRecord, SettingsRecord
 
@@ -94,13 +92,6 @@ class Rows:
         return math.exp(-float(log_p.double().mean(dim=-1).max()))
 
 
-def best_scale(rows: Rows, held: Held, variance: float) -> float:
-    """The factor at which rows that are centers of states predict other tokens best."""
-    few = Held(*(values[:_SCALED_TOKENS] for values in vars(held).values()))
-    scales = [2.0**power / variance for power in range(1, 8)]
-    return min(scales, key=lambda scale: rows.perplexity(few, scale))
-
-
 def held_out(store: Datastore, seed: int) -> Array:
     """Chooses whole documents of the corpus, or else its end, bool [entries]."""
     entries = len(store)
@@ -141,24 +132,6 @@ def read_held(
     return Held(torch.cat(states), torch.cat(targets), torch.cat(log_p_lm))
 
 
-def check_enough(entries: int) -> None:
-    if entries < FEWEST_CALIBRATED:
-        raise CorpusError(
-            f"the corpus has {entries} tokens to predict, but a learned memory needs "
-            f"{FEWEST_CALIBRATED}: add more text"
-        )
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """Rows that have learnt, as they are stored."""
-
-    rows: Array  # float16 [rows, dim]
-    tokens: Array  # int32 [rows], ascending
-    settings: SettingsRecord  # that the held-out text chose
-    record: LearnedRecord
-
-
 def learn(
     model: nn.Module,
     location: KeyLocation,
@@ -168,8 +141,13 @@ def learn(
     epochs: int,
     seed: int,
     progress: Progress,
-) -> Learnt:
-    """Learns `rows` rows for each different token of a corpus, whose keys are stored."""
+) -> tuple[Array, Array, SettingsRecord, LearnedRecord]:
+    """Learns `rows` rows for each different token of a corpus, whose keys are stored.
+
+    Returns:
+        The rows, float16 [rows, dim]; the token of each, int32 [rows], ascending; the settings that
+        the held-out text chose; and the record.
+    """
     away = held_out(corpus, seed)
     learning = ~away
     learning[corpus.removed_entries] = False
@@ -184,24 +162,24 @@ def learn(
     row_tokens = torch.from_numpy(np.repeat(tokens, allotted)).long()
     device = input_device(model)
     learner = Rows(start.to(device), row_tokens.to(device))
-    learner.rows.mul_(best_scale(learner, held, variance)).requires_grad_()
+    # The factor at which centers of states predict other tokens best.
+    few = Held(*(values[:_SCALED_TOKENS] for values in vars(held).values()))
+    scales = [2.0**power / variance for power in range(1, 8)]
+    best_scale = min(scales, key=lambda scale: learner.perplexity(few, scale))
+    learner.rows.mul_(best_scale).requires_grad_()
     best, read = _train(learner, corpus, entries, held, epochs, random, progress)
     stored = best.half()
     settings, lm, perplexity = _settings(stored.float(), row_tokens, held, progress)
-    return Learnt(
-        stored.numpy(),
-        row_tokens.numpy().astype(np.int32),
-        settings,
-        LearnedRecord(
-            rows=rows,
-            entries=len(entries),
-            documents=len(corpus.documents) - len(corpus.manifest.removed),
-            epochs=read,
-            held_out=len(held.targets),
-            perplexity_lm=lm,
-            perplexity=perplexity,
-        ),
+    record = LearnedRecord(
+        rows=rows,
+        entries=len(entries),
+        documents=len(corpus.documents) - len(corpus.manifest.removed),
+        epochs=read,
+        held_out=len(held.targets),
+        perplexity_lm=lm,
+        perplexity=perplexity,
     )
+    return stored.numpy(), row_tokens.numpy().astype(np.int32), settings, record
 
 
 def _train(

@@ -1,6 +1,6 @@
 """Finds and reads the files of knn-transformers, knnlm and knn-models.
 
-Most are bare memory maps. Their sizes and number formats follow from the lengths of the files, and
+They are bare memory maps. Their sizes and number formats follow from the lengths of the files, and
 from the numbers that each format would give.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import CorpusError, DamagedError, MismatchError
-from knn_logits.store.reading import array_facts, open_file
+from knn_logits.store.reading import open_file
 
 _TRANSFORMERS = re.compile(r"dstore_(?P<type>.+)_(?P<size>\d+)_(?P<dim>\d+)_vals\.npy")
 _VALUES = re.compile(r"(?P<stem>.*)(?P<word>vals|values)\.npy")
@@ -114,11 +114,11 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
     size = files.values.stat().st_size
     for kind in _VALUE_KINDS:
         values = _mapped(files.values, kind)
-        if values is None or expected not in (None, len(values)):
+        if not len(values) or expected not in (None, len(values)):
             continue
         if files.keys is not None and _key_width(files.keys, len(values), dim) is None:
             continue
-        if len(values) and _within(values, vocabulary):
+        if _within(values, vocabulary):
             return values
     raise MismatchError(
         f"{files.values} ({size} bytes) does not contain tokens of this model, which has "
@@ -144,9 +144,7 @@ def read_keys(path: Path, entries: int, dim: int) -> Array:
             f"{path} ({path.stat().st_size} bytes) does not contain {entries} {dim}-dimensional "
             "keys: use the model that built it"
         )
-    keys = _mapped(path, f"<f{width}")
-    assert keys is not None
-    return keys.reshape(entries, dim)
+    return _mapped(path, f"<f{width}").reshape(entries, dim)
 
 
 def key_parts(keys: Array, begin: int) -> Iterator[Array]:
@@ -175,37 +173,18 @@ def written_entries(keys: Array, values: Array) -> int:
 
 def _key_width(path: Path, entries: int, dim: int) -> int | None:
     """Returns the bytes of one number; None if the file does not hold this number of keys."""
-    facts = _npy(path)
-    if facts is not None:
-        dtype, shape, _ = facts
-        same = shape == (entries, dim) and dtype in ("float16", "float32")
-        return np.dtype(dtype).itemsize if same else None
     size = path.stat().st_size
     return next((width for width in (2, 4) if size == entries * dim * width), None)
 
 
-def _npy(path: Path) -> tuple[str, tuple[int, ...], int] | None:
-    """Reads the header of a .npy file; None for a bare memory map."""
-    try:
-        return array_facts(path)
-    except (ValueError, OSError):
-        return None
-
-
-def _mapped(path: Path, kind: str) -> Array | None:
-    """Maps a file's numbers as a flat array; None if they cannot have this format."""
-    facts, offset = _npy(path), 0
+def _mapped(path: Path, kind: str) -> Array:
+    """Maps a file's numbers as a flat array; empty if they cannot have this format."""
     dtype: np.dtype[Any] = np.dtype(kind)
-    if facts is not None:
-        offset = facts[2]
-        if np.dtype(facts[0]).newbyteorder("<") not in (dtype, np.dtype(kind.replace("u", "i"))):
-            return None
-    size = path.stat().st_size - offset
-    if size <= 0 or size % dtype.itemsize:
-        return None
+    count, rest = divmod(path.stat().st_size, dtype.itemsize)
+    if rest or not count:
+        return np.empty(0, dtype)
     with open_file(path) as file:
-        shape = (size // dtype.itemsize,)
-        return np.memmap(file, dtype, mode="r", offset=offset, shape=shape)
+        return np.memmap(file, dtype, mode="r", shape=(count,))
 
 
 def read_clusters(path: Path, entries: int) -> Array:

@@ -33,8 +33,6 @@ RUN_TOKENS = 13
 # Tokens of a datastore that are read at once.
 _TOKENS_AT_ONCE = 1 << 18
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-# A number that is no token. It is between the documents of a text.
-_GAP = -1
 # The share of a text's tokens from which on it counts as held. Similar text that is not in the
 # datastore has 3% to 21% (docs/research/settings.md).
 HELD_SHARE = 0.3
@@ -65,11 +63,10 @@ class Bench:
     pairs: PairTokenizer | None = None
     cache: PassCache | None = None  # where forward passes are kept for other runs
 
-    def text(self, documents: Iterable[Document | str], check: OverlapCheck | None = None) -> Text:
+    def text(self, documents: Iterable[Document | str]) -> Text:
         """Reads documents as this bench scores them."""
         windows = (self.window, self.stride, self.concatenate)
-        on_tokens = None if check is None else check.add
-        return Text(documents, self.tokenizer, *windows, self.pairs, on_tokens)
+        return Text(documents, self.tokenizer, *windows, self.pairs)
 
 
 def open_bench(
@@ -126,34 +123,18 @@ def open_bench(
     )
 
 
-class OverlapCheck:
-    """Finds the tokens of a text that datastores hold, in runs of 13 (Brown et al. 2020, C)."""
-
-    def __init__(self, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> None:
-        self._stores = stores
-        self._exclude = exclude
-        self._parts: list[Array] = []
-        self._last: int | None = None
-
-    def add(self, document: int, tokens: Array) -> None:
-        """Takes more tokens, int32, of a document."""
-        if document != self._last:
-            self._parts.append(np.array([_GAP], np.int32))
-            self._last = document
-        self._parts.append(np.asarray(tokens, np.int32))
-
-    def share(self) -> float:
-        """The share of all tokens that stand in a run which a datastore also holds."""
-        tokens = np.concatenate([np.zeros(0, np.int32), *self._parts])
-        wanted, run_of_place = np.unique(_hashed(tokens), return_inverse=True)
-        hits = np.zeros(len(wanted), dtype=bool)
-        for store in self._stores if len(wanted) else ():
-            hits |= _held(store, wanted, self._exclude)
-        starts = hits[run_of_place]
-        shared = np.zeros(len(tokens), dtype=bool)
-        for step in range(RUN_TOKENS):
-            shared[step : step + len(starts)] |= starts
-        return float(shared.sum()) / max(1, int((tokens != _GAP).sum()))
+def held_share(text: Text, stores: Sequence[Datastore], exclude: Collection[str] = ()) -> float:
+    """The share of a text's tokens in runs of 13 that datastores hold (Brown et al. 2020, C)."""
+    tokens = np.concatenate([np.zeros(0, np.int32), *text.read])
+    wanted, run_of_place = np.unique(_hashed(tokens), return_inverse=True)
+    hits = np.zeros(len(wanted), dtype=bool)
+    for store in stores if len(wanted) else ():
+        hits |= _held(store, wanted, exclude)
+    starts = hits[run_of_place]
+    shared = np.zeros(len(tokens), dtype=bool)
+    for step in range(RUN_TOKENS):
+        shared[step : step + len(starts)] |= starts
+    return float(shared.sum()) / max(1, text.tokens)
 
 
 def overlap_words(share: float) -> str:

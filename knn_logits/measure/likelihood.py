@@ -42,12 +42,6 @@ class Grid:
         """The number of settings in the grid."""
         return len(self.ks) * len(self.temperatures) * len(self.lmbdas)
 
-    def choice(self, place: tuple[int, int, int], perplexities: Tensor) -> Choice:
-        """The setting at some indices of k, the temperature and λ."""
-        axes = zip((self.ks, self.temperatures, self.lmbdas), place, strict=True)
-        k, temperature, lmbda = (values[index] for values, index in axes)
-        return Choice(int(k), temperature, lmbda, place, float(perplexities[place]))
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -102,30 +96,22 @@ class GridLikelihood:
         keep: Callable[[Tensor], None] | None = None,
     ) -> None:
         """Adds tokens; `keep` gets their p_kNN, float32 [some, ks, temperatures], in order."""
-        for first in range(0, len(targets), _ROWS_AT_ONCE):
-            rows = slice(first, first + _ROWS_AT_ONCE)
-            self._add(neighbors[rows].to("cpu"), targets[rows], log_p_lm[rows], keep)
-
-    def _add(
-        self,
-        neighbors: Neighbors,
-        targets: Tensor,
-        log_p_lm: Tensor,
-        keep: Callable[[Tensor], None] | None,
-    ) -> None:
         self.tokens += len(targets)
         self.lm += float(log_p_lm.double().sum())
-        ratio = p_knn_table(neighbors, targets, self.grid, self.weighing.bonus(neighbors))
-        if keep is not None:
-            keep(ratio.clone())
-        # A token without neighbors keeps the model's probability under every setting.
-        ratio *= log_p_lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
-        ratio[~neighbors.mask.any(dim=-1)] = 1.0
-        self.sums += float(log_p_lm.double().sum())
-        buffer = torch.empty_like(ratio)
-        for number, lmbda in enumerate(self.grid.lmbdas):
-            torch.mul(ratio, lmbda, out=buffer).add_(1.0 - lmbda).log_()
-            self.sums[:, :, number] += buffer.sum(dim=0)
+        for first in range(0, len(targets), _ROWS_AT_ONCE):
+            rows = slice(first, first + _ROWS_AT_ONCE)
+            found, lm = neighbors[rows].to("cpu"), log_p_lm[rows]
+            ratio = p_knn_table(found, targets[rows], self.grid, self.weighing.bonus(found))
+            if keep is not None:
+                keep(ratio.clone())
+            # A token without neighbors keeps the model's probability under every setting.
+            ratio *= lm.clamp(min=_LOWEST).neg().exp()[:, None, None]
+            ratio[~found.mask.any(dim=-1)] = 1.0
+            self.sums += float(lm.double().sum())
+            buffer = torch.empty_like(ratio)
+            for number, lmbda in enumerate(self.grid.lmbdas):
+                torch.mul(ratio, lmbda, out=buffer).add_(1.0 - lmbda).log_()
+                self.sums[:, :, number] += buffer.sum(dim=0)
 
     def perplexities(self) -> Tensor:
         """Computes the perplexity under each setting, float64 [ks, temperatures, lmbdas]."""
@@ -143,7 +129,14 @@ class GridLikelihood:
         of_k = perplexities.flatten(1).amin(dim=1)
         place_k = int((of_k <= of_k.min() * (1.0 + k_tolerance)).nonzero()[0])
         place_t, place_l = divmod(int(perplexities[place_k].argmin()), len(self.grid.lmbdas))
-        return self.grid.choice((place_k, place_t, place_l), perplexities)
+        place = place_k, place_t, place_l
+        return Choice(
+            self.grid.ks[place_k],
+            self.grid.temperatures[place_t],
+            self.grid.lmbdas[place_l],
+            place,
+            float(perplexities[place]),
+        )
 
 
 def p_knn_table(

@@ -24,7 +24,7 @@ from knn_logits.measure.bench import (
     HELD_SHARE,
     Bench,
     BenchSettings,
-    OverlapCheck,
+    held_share,
     open_bench,
     overlap_words,
 )
@@ -111,16 +111,15 @@ def evaluate(
     texts = several(texts, "texts")
     table = None if per_token is None and against is None else TokenTable(against)
     bench = open_bench(model, tokenizer, datastore, **settings)
-    memory, check = bench.memory, None
-    if memory is not None and not allow_overlap:
-        check = OverlapCheck(memory.stores, memory.config.exclude)
-    text = bench.text(texts, check)
+    memory, text = bench.memory, bench.text(texts)
     started = time.monotonic()
     documents, (lm, knn, mixed), searches = _scored(bench, text, progress, table)
     seconds = time.monotonic() - started
-    overlap = None if check is None else check.share()
-    if overlap is not None and overlap >= HELD_SHARE:
-        logger.warning("%s, so results on other text will be worse", overlap_words(overlap))
+    overlap = None
+    if memory is not None and not allow_overlap:
+        overlap = held_share(text, memory.stores, memory.config.exclude)
+        if overlap >= HELD_SHARE:
+            logger.warning("%s, so results on other text will be worse", overlap_words(overlap))
     if table is not None and per_token is not None:
         table.write(per_token)
     return Evaluation(

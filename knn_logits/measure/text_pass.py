@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -208,7 +208,7 @@ def _score_group(
 
 
 class Text:
-    """Streams documents as windows, and calls `on_tokens` with a document's number and tokens."""
+    """Streams documents as windows."""
 
     def __init__(
         self,
@@ -218,17 +218,16 @@ class Text:
         stride: int,
         concatenate: bool = False,
         pairs: PairTokenizer | None = None,
-        on_tokens: Callable[[int, Array], None] | None = None,
     ) -> None:
         self.tokens = 0
         self.starts: list[int] = []  # the first token of each document that was read
+        self.read: list[Array] = []  # all tokens, int32, with -1 before each document
         self._documents = as_documents(documents)
         self._tokenizer = tokenizer
         self._around = special_tokens(tokenizer)
         self._window, self._stride = window, stride
         self._concatenate = concatenate
         self._pairs = pairs
-        self._on_tokens = on_tokens
 
     def pieces(self) -> Iterator[Piece]:
         """Yields the windows of all documents in order. Those of pairs include their sources."""
@@ -257,8 +256,8 @@ class Text:
     def _counted(self, blocks: Iterable[Array]) -> Iterator[Array]:
         """The blocks of the next document, which are counted as they are read."""
         self.starts.append(self.tokens)
+        self.read.append(np.array([-1], np.int32))
         for block in blocks:
             self.tokens += len(block)
-            if self._on_tokens is not None:
-                self._on_tokens(len(self.starts) - 1, block)
+            self.read.append(block)
             yield block

@@ -21,7 +21,7 @@ from knn_logits.measure.bench import (
     HELD_SHARE,
     Bench,
     BenchSettings,
-    OverlapCheck,
+    held_share,
     open_bench,
     overlap_words,
 )
@@ -111,8 +111,6 @@ class Tuning:
             **{name: getattr(self.chosen, name) for name in stored_names()},
             "gate": gate,
             "perplexity": self.held_out.perplexity,
-            "perplexity_lm": self.held_out.lm,
-            "perplexity_before": self.held_out.before,
             "overlap": self.overlap,
             "settings": self.settings,
             "settings_tried": self.grid.settings,
@@ -192,10 +190,10 @@ def tune(
     memory = bench.memory
     assert memory is not None
     started = time.monotonic()
-    check = None if allow_overlap else OverlapCheck(memory.stores, memory.config.exclude)
     documents = _at_least_two(texts)
+    text = bench.text(documents)
     second = np.random.default_rng(0).permutation(len(documents)) % 2 == 1
-    first, other = _read(bench, bench.text(documents, check), second, stored, gate, progress)
+    first, other = _read(bench, text, second, stored, gate, progress)
     # A gate needs as many neighbors as it was fitted on.
     best = first.grid.best(least_k=1 if gate is None else first.grid.grid.ks[-1])
     fitted, gate_perplexity = None, None
@@ -218,7 +216,7 @@ def tune(
         seconds=time.monotonic() - started,
         gate=fitted,
         gate_perplexity=gate_perplexity,
-        overlap=None if check is None else check.share(),
+        overlap=None if allow_overlap else held_share(text, memory.stores, memory.config.exclude),
     )
     if result.overlap is not None and result.overlap >= HELD_SHARE:
         held = overlap_words(result.overlap)

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.index.opening import Indexes
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
-from knn_logits.mixture.gates.gate import FittedGate, Gate, split_lmbda
+from knn_logits.mixture.gates.gate import FittedGate, Gate
 from knn_logits.mixture.gates.meta_k import MetaKGate
 from knn_logits.search.combined import check_document, check_shares
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
@@ -86,7 +86,13 @@ def resolve_settings(
     """
     if preset not in (None, *PRESETS):
         raise ConfigError(f"the preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
-    number, gate = split_lmbda(lmbda, store.manifest.metric)
+    number, gate = (None, lmbda) if isinstance(lmbda, Gate) else (lmbda, None)
+    metric = store.manifest.metric
+    if gate is not None and getattr(gate, "metric", metric) not in (None, metric):
+        raise ConfigError(
+            f"the gate was fitted for the metric {getattr(gate, 'metric', None)}, but the "
+            f"datastore has {metric}: fit a gate on this datastore, or set lmbda to a number"
+        )
     stored = KNNConfig.of(store.manifest.settings)
     if preset == "paper":
         stored = stored.by_nearness()

@@ -76,14 +76,6 @@ def test_number_formats_are_found(tmp_path, values, keys, known):
         np.testing.assert_array_equal(read, KEYS.astype(keys))
 
 
-def test_files_with_a_header(tmp_path):
-    np.save(tmp_path / "vals.npy", VALUES.astype(np.int32))
-    np.save(tmp_path / "keys.npy", KEYS.astype(np.float16))
-    files = find_files(tmp_path)
-    np.testing.assert_array_equal(read_values(files, DIM, VOCABULARY, None), VALUES)
-    assert read_keys(files.keys, 50, DIM).shape == (50, DIM)
-
-
 def test_the_end_that_was_never_written():
     keys, values = np.zeros((90_000, 2), np.float16), np.zeros(90_000, np.int32)
     assert written_entries(keys, values) == 0

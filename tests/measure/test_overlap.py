@@ -1,5 +1,7 @@
 """Runs of tokens that a text shares with a datastore, against a search in plain Python."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conftest import TEXTS
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from knn_logits import remove_documents
 from knn_logits.measure import bench
 from knn_logits.measure.bench import RUN_TOKENS as RUN
-from knn_logits.measure.bench import OverlapCheck
+from knn_logits.measure.bench import held_share
 
 RANDOM = np.random.default_rng(5)
 STORED = [RANDOM.integers(0, 30_000, length).tolist() for length in (200, 9, 60, 13, 400)]
@@ -27,11 +29,15 @@ def random_store(tmp_path_factory):
     return stored(tmp_path_factory.mktemp("overlap") / "s")
 
 
-def check(store, documents, **settings):
-    found = OverlapCheck([store], **settings)
-    for number, tokens in enumerate(documents):
-        found.add(number, np.array(tokens, np.int32))
-    return found.share()
+def check(store, documents, part=1 << 30, **settings):
+    """The share of documents, each of which is read in parts."""
+    read = [
+        np.array(tokens, np.int32)
+        for one in documents
+        for tokens in ([-1], *(one[first : first + part] for first in range(0, len(one), part)))
+    ]
+    text = SimpleNamespace(read=read, tokens=sum(map(len, documents)))
+    return held_share(text, [store], **settings)
 
 
 def runs(tokens):
@@ -76,11 +82,7 @@ def test_removed_and_excluded_documents_take_no_part(tmp_path):
 def test_a_text_in_parts_is_found_as_whole(random_store, monkeypatch):
     documents = [STORED[0][:150], RANDOM.integers(0, 30_000, 40).tolist(), STORED[4][:90]]
     monkeypatch.setattr(bench, "_TOKENS_AT_ONCE", 64)
-    found = OverlapCheck([random_store])
-    for number, tokens in enumerate(documents):
-        for first in range(0, len(tokens), 50):
-            found.add(number, np.array(tokens[first : first + 50], np.int32))
-    assert found.share() == 240 / 280
+    assert check(random_store, documents, part=50) == 240 / 280
 
 
 def test_eval_warns_of_a_text_that_is_held(evaluate, store, caplog):

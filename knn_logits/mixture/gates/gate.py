@@ -85,24 +85,6 @@ def gate_name(gate: Gate) -> str:
     return str(getattr(gate, "kind", type(gate).__name__))
 
 
-def split_lmbda(lmbda: float | Gate | None, metric: Metric) -> tuple[float | None, Gate | None]:
-    """Tells whether a number or a gate was given as λ."""
-    if lmbda is None or not isinstance(lmbda, Gate):
-        if callable(lmbda):
-            raise ConfigError(
-                f"lmbda must be a number or a gate, not a {type(lmbda).__name__}: a gate is an "
-                "object with a method lmbda(neighbors, metric, log_p_lm), see knn_logits.Gate"
-            )
-        return lmbda, None
-    fitted_for = getattr(lmbda, "metric", None)
-    if fitted_for is not None and fitted_for != metric:
-        raise ConfigError(
-            f"the gate was fitted for the metric {fitted_for}, but the datastore has {metric}: "
-            "fit a gate on this datastore, or set lmbda to a number"
-        )
-    return None, lmbda
-
-
 def weigh_rows(
     gate: Gate, neighbors: Neighbors, log_weights: Tensor, metric: Metric, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -37,26 +37,39 @@ def meta_k_features(
     *,
     order: Tensor | None = None,
 ) -> Tensor:
-    """`_FEATURES`, and for each k the k-th distance and ln of the number of values up to it."""
+    """`_FEATURES`, and for each k the k-th distance and ln of the number of values up to it.
+
+    float32 [rows, features], finite; the neighbors' features are 0 for a row without any.
+    """
     order = nearest_first(neighbors) if order is None else order
-    plain = _token_features(neighbors, metric, log_p_lm, order)
-    rows = neighbors.rows
-    if not neighbors.k:
-        return torch.cat([plain, plain.new_zeros(rows, 2 * len(ks))], dim=-1)
-    present = (neighbors.ids >= 0).sum(-1, keepdim=True)
-    columns = torch.tensor(ks, device=present.device).expand(rows, -1)
-    columns = torch.minimum(columns, present).sub(1).clamp_(min=0)
-    distances = neighbors.distances.gather(-1, order.gather(-1, columns))
-    values = neighbors.values.gather(-1, order)
-    by_value, places = values.sort(dim=-1, stable=True)
-    # The sort is stable, so the first neighbor with a value is the nearest with that value.
-    first = torch.ones_like(by_value)
-    first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
-    different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
-    counts = different.gather(-1, columns).float().log()
-    features = torch.cat([distances, counts], dim=-1).masked_fill(present == 0, 0.0)
+    model = torch.stack([log_p_lm.amax(-1), torch.special.entr(log_p_lm.exp()).sum(-1)], dim=-1)
+    near, by_k = (torch.zeros(neighbors.rows, width) for width in (4, 2 * len(ks)))
+    if neighbors.k:
+        distances = as_distance(neighbors.nearness.gather(-1, order), metric)
+        values = neighbors.values.gather(-1, order)
+        present = neighbors.ids.gather(-1, order) >= 0
+        some, few = present[:, :_FEW_NEIGHBORS], values[:, :_FEW_NEIGHBORS]
+        number = some.sum(-1).clamp(min=1)
+        nearest = [
+            distances[:, 0],
+            distances[:, :_FEW_NEIGHBORS].masked_fill(~some, 0.0).sum(-1) / number,
+            ((few == few[:, :1]) & some).sum(-1) / number,
+            log_p_lm.gather(-1, few[:, :1])[:, 0].clamp(min=_LEAST_LOG_P),
+        ]
+        near = torch.stack(nearest, dim=-1).masked_fill(~present[:, :1], 0.0)
+        columns = torch.tensor(ks, device=present.device).expand(neighbors.rows, -1)
+        columns = torch.minimum(columns, present.sum(-1, keepdim=True)).sub(1).clamp_(min=0)
+        by_value, places = values.sort(dim=-1, stable=True)
+        # The sort is stable, so the first neighbor with a value is the nearest with that value.
+        first = torch.ones_like(by_value)
+        first[:, 1:] = (by_value[:, 1:] != by_value[:, :-1]).long()
+        different = torch.zeros_like(first).scatter_(-1, places, first).cumsum(-1)
+        counts = different.gather(-1, columns).float().log()
+        by_k = torch.cat([distances.gather(-1, columns), counts], dim=-1)
+        by_k = by_k.masked_fill(~present[:, :1], 0.0)
     limit = torch.finfo(torch.float32).max
-    return torch.cat([plain, features.float().to(plain.device)], dim=-1).clamp(-limit, limit)
+    features = torch.cat([part.to(model) for part in (near, model, by_k)], dim=-1)
+    return features.clamp(-limit, limit)
 
 
 def nearest_first(neighbors: Neighbors) -> Tensor:
@@ -64,35 +77,6 @@ def nearest_first(neighbors: Neighbors) -> Tensor:
     by_entry = neighbors.ids.argsort(dim=-1)
     order = neighbors.nearness.gather(-1, by_entry).argsort(dim=-1, descending=True, stable=True)
     return by_entry.gather(-1, order)
-
-
-def _token_features(
-    neighbors: Neighbors, metric: Metric, log_p_lm: Tensor, order: Tensor
-) -> Tensor:
-    """float32 [rows, features], finite; the neighbors' features are 0 for a row without any."""
-    rows = neighbors.rows
-    features = torch.zeros(rows, 4, dtype=torch.float32, device=log_p_lm.device)
-    if neighbors.k:
-        columns = order[:, :_FEW_NEIGHBORS]
-        distances = as_distance(neighbors.nearness.gather(-1, columns), metric)
-        values = neighbors.values.gather(-1, columns)
-        present = neighbors.ids.gather(-1, columns) >= 0
-        number = present.sum(-1).clamp(min=1)
-        first = values[:, :1]
-        log_p = log_p_lm.gather(-1, first)[:, 0].clamp(min=_LEAST_LOG_P)
-        features = torch.stack(
-            [
-                distances[:, 0],
-                distances.masked_fill(~present, 0.0).sum(-1) / number,
-                ((values == first) & present).sum(-1) / number,
-                log_p,
-            ],
-            dim=-1,
-        )
-        features = features.masked_fill(~present[:, :1], 0.0)
-    model = torch.stack([log_p_lm.amax(-1), torch.special.entr(log_p_lm.exp()).sum(-1)], dim=-1)
-    limit = torch.finfo(torch.float32).max
-    return torch.cat([features.float(), model.float()], dim=-1).clamp(-limit, limit)
 
 
 class MetaKGate(FittedGate):
@@ -116,8 +100,7 @@ class MetaKGate(FittedGate):
         self.metric: Metric = check_metric(metric)
         numbers = np.asarray(ks, dtype=np.float64)
         ascending = numbers.ndim == 1 and (np.diff(numbers, prepend=0.0) >= 1.0).all()
-        whole = (numbers == np.floor(numbers)).all() and numbers.max(initial=0.0) < 2**24
-        if not (ascending and whole and 0 < numbers.size <= _LARGEST_KS):
+        if not ascending or (numbers % 1.0).any() or not 0 < numbers.size <= _LARGEST_KS:
             raise ConfigError("the ks of a MetaKGate must be ascending whole numbers above 0")
         self.ks: tuple[int, ...] = tuple(numbers.astype(int).tolist())
         inputs = len(_FEATURES) + 2 * len(self.ks)
