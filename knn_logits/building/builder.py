@@ -36,7 +36,7 @@ from knn_logits.engine.compatibility import (
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.windows import windows_of
-from knn_logits.errors import ConfigError, CorpusError
+from knn_logits.errors import CorpusError
 from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, no_progress
@@ -130,13 +130,8 @@ def build_datastore(
         UnreachableError: when there is no cluster at the address, or no machine of it is left.
     """
     check_names("argument of build_datastore", settings, BuildSettings.__annotations__)
-    documents = as_documents(documents)
+    rows = as_documents(documents)
     ray, torchrun = settings.get("ray"), settings.get("torchrun", False)
-    if torchrun and ray is not None:
-        raise ConfigError(
-            "use either Ray or torchrun to distribute a build: remove --ray, or start the "
-            "command without torchrun"
-        )
     plan = planned(model, tokenizer, settings)
     if ray is not None:
         connect(ray)  # a missing cluster is an error before any work is done
@@ -152,7 +147,7 @@ def build_datastore(
         canary = steps.write_canary()
         compute = None if ray is None else on_cluster(ray, canary)
         compute = compute if ranks is None else ranks.lead(canary)
-        manifest = _write_entries(steps, plan, documents, canary, compute, settings)
+        manifest = _write_entries(steps, plan, rows, canary, compute, settings)
         _finish(steps, plan, manifest, canary, settings.get("encoder"))
     if ranks is not None:
         ranks.end()
@@ -162,7 +157,7 @@ def build_datastore(
 def _write_entries(
     steps: Steps,
     plan: BuildPlan,
-    documents: Iterable[Document | str],
+    documents: Iterable[Document],
     canary: dict[str, Array],
     compute: Callable[..., Iterator[Array]] | None,
     settings: BuildSettings,
@@ -170,7 +165,7 @@ def _write_entries(
     """Writes the text and the keys, and describes them."""
     dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
     check_index(plan.index, dim, metric)
-    text = steps.write_text(documents)
+    text = steps.append(steps.cut(documents))
     contexts = text.contexts()
     check_index(plan.index, dim, metric, contexts.entries)
     if plan.on_demand is None:
@@ -252,13 +247,12 @@ def build_needs(
     texts: list[str] = []
     sample: list[int] = []
     total = 0
-    for document, ids, _ in cut_documents(tokenizer, as_documents(documents), keys.pairs):
+    for document, ids, _ in cut_documents(tokenizer, as_documents(documents), keys.pairs, progress):
         first.append(total)
         total += len(ids)
         if len(sample) < keys.batch_tokens + keys.windows.window:
             sample += ids
             texts.append(document.source or "")
-        progress("tokens", total, None)
     contexts = Contexts(np.array(first, np.int64), total, keys.windows.concatenate)
     entries = contexts.entries
     if entries == 0:

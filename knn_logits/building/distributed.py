@@ -72,21 +72,14 @@ class KeyWorker:
             return np.concatenate(list(parts))
 
 
-def cut(
-    tokens: Array,
-    groups: Iterable[list[TextWindow]],
-    first_entry: int = 0,
-    sources: Sources | None = None,
-) -> Iterator[Piece]:
-    """Yields pieces of work: the keys from `first_entry` on."""
-    for group in groups_from(groups, first_entry, sources):
-        begin, entry, last = group[0].start, group[0].first_entry, group[-1]
-        moved = [
-            replace(window, start=window.start - begin, first_entry=window.first_entry - entry)
-            for window in group
-        ]
-        part = np.array(tokens[begin : last.start + last.size])
-        yield part, moved, max(0, first_entry - entry)
+def piece_of(tokens: Array, group: list[TextWindow], first_entry: int) -> Piece:
+    """The piece of work that a group of windows makes: the keys from `first_entry` on."""
+    begin, entry, last = group[0].start, group[0].first_entry, group[-1]
+    moved = [
+        replace(window, start=window.start - begin, first_entry=window.first_entry - entry)
+        for window in group
+    ]
+    return np.array(tokens[begin : last.start + last.size]), moved, max(0, first_entry - entry)
 
 
 def elsewhere(computed: Computing) -> Callable[..., Iterator[Array]]:
@@ -103,7 +96,8 @@ def elsewhere(computed: Computing) -> Callable[..., Iterator[Array]]:
         advance: Callable[[int], None] = lambda _: None,
         **shape: Any,
     ) -> Iterator[Array]:
-        pieces = cut(tokens, grouped(windows, **shape), first_entry, sources)
+        groups = groups_from(grouped(windows, **shape), first_entry, sources)
+        pieces = (piece_of(tokens, group, first_entry) for group in groups)
         for keys in computed(model, location, shape, pieces):
             advance(len(keys))
             yield keys

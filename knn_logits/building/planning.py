@@ -13,7 +13,6 @@ from knn_logits.engine.compatibility import (
     model_record,
     pair_tokenizer,
     tokenizer_record,
-    vocabulary_size,
 )
 from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
@@ -65,7 +64,6 @@ class BuildSettings(PlanSettings, total=False):
 class KeyPlan:
     """Everything that determines the keys of a text, down to the last bit."""
 
-    key: str  # the name of the key's place
     location: KeyLocation
     windows: WindowRecord
     dtype: str
@@ -91,8 +89,9 @@ class KeyPlan:
 
     @property
     def pair_record(self) -> PairsRecord | None:
-        names, pairs = PairsRecord.model_fields, self.pairs
-        return pairs and PairsRecord(**{name: getattr(pairs, name) for name in names})
+        if self.pairs is None:
+            return None
+        return PairsRecord(**{n: getattr(self.pairs, n) for n in PairsRecord.model_fields})
 
     def manifest(self, model: nn.Module, tokenizer: Any, **fields: Any) -> Manifest:
         """The manifest of a datastore of such keys, with further fields."""
@@ -100,7 +99,7 @@ class KeyPlan:
             created_with=__version__,
             model=model_record(model),
             tokenizer=tokenizer_record(tokenizer),
-            key=KeyRecord(name=self.key, module=self.location.module, side=self.location.side),
+            key=KeyRecord(**vars(self.location)),
             windows=self.windows,
             pairs=self.pair_record,
             **fields,
@@ -138,17 +137,8 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     dtype = settings.get("keys_dtype", "float16")
     if dtype not in ("float16", "float32"):
         raise ConfigError(f"keys can be stored as float16 or float32, not {dtype!r}")
-    key = settings.get("key", DEFAULT_KEY)
-    location = find_key(model, key)
+    location = find_key(model, settings.get("key", DEFAULT_KEY))
     batch_tokens = tokens_of_pass(model, settings.get("batch_tokens"))
-    # Tokens that a user added, such as one for padding, do not count. This also refuses what is not
-    # a tokenizer, before any text is read.
-    words, size = tokenizer_record(tokenizer).vocabulary, vocabulary_size(model)
-    if words > size:
-        raise ConfigError(
-            f"the tokenizer has {words:,} tokens but the model only {size:,}: load the tokenizer "
-            "that belongs to the model"
-        )
     prefix, source = settings.get("source_prefix"), settings.get("source_lang")
     target = settings.get("target_lang")
     pairs = pair_tokenizer(
@@ -168,7 +158,7 @@ def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPl
     windows = WindowRecord(
         window=window, stride=stride, concatenate=settings.get("concatenate", False)
     )
-    keys = KeyPlan(key, location, windows, dtype, batch_tokens, pairs)
+    keys = KeyPlan(location, windows, dtype, batch_tokens, pairs)
     index = index_config(settings.get("index"))
     stores_keys = settings.get("store_keys", True)
     return BuildPlan(

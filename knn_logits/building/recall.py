@@ -95,7 +95,7 @@ def sample_truth(store: Datastore, seed: int) -> Truth:
     entries = np.random.default_rng(seed + 1).permutation(len(store))[:_QUERIES]
     queries = store.keys(entries).astype(np.float32)
     k = min(RECALL_AT, len(store) - 1)
-    rows = zip(entries.tolist(), exact_neighbors(store, queries, k + 1)[1].tolist(), strict=True)
+    rows = zip(entries.tolist(), exact_neighbors(store, queries, k + 1).tolist(), strict=True)
     others = [[id for id in row if id != entry][:k] for entry, row in rows]
     return Truth(store, entries, queries, np.array(others, dtype=np.int64))
 
@@ -108,8 +108,8 @@ def recall(index: Index, truth: Truth) -> float:
     return float(np.minimum(hits.sum(axis=-1), k).mean() / k)
 
 
-def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Array]:
-    """The true neighbors of queries, nearest first: float32 nearness and ids, [rows, k]."""
+def exact_neighbors(store: Datastore, queries: Array, k: int) -> Array:
+    """The true neighbors of queries, nearest first, int64 [rows, k]."""
     rows = torch.from_numpy(queries)
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
@@ -121,4 +121,4 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> tuple[Array, Ar
         best, order = nearest_columns(best, min(k, best.shape[1]), best_ids)
         best_ids = best_ids.gather(-1, order)
         first += len(batch)
-    return best.numpy(), best_ids.numpy()
+    return np.asarray(best_ids.numpy())

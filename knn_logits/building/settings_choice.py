@@ -25,7 +25,7 @@ from knn_logits.mixture.vote import Weighing
 from knn_logits.progress import Progress, counter
 from knn_logits.search.neighbors import Neighbors, powers_up_to
 from knn_logits.search.retriever import Retriever, SharedTokens
-from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig, StoredSettings
+from knn_logits.settings.config import DEFAULT_K, FEWEST_CALIBRATED, KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import SettingsRecord
 
@@ -76,7 +76,12 @@ def choose_settings(
         found = without_part(retriever.search(scores.states).to("cpu"), query_parts, parts)
         if not likelihoods:
             # The first tokens decide which temperatures are tried.
-            grid = _grid(fixed, largest, spread(found), default.temperature)
+            k, lmbda, warm = fixed.get("k"), fixed.get("lmbda"), fixed.get("temperature")
+            grid = Grid(
+                (k,) if k else powers_up_to(largest, _SMALLEST_K),
+                (warm,) if warm else temperatures_around(spread(found), default.temperature),
+                LMBDAS[2:] if lmbda is None else (lmbda,),
+            )
             likelihoods = {
                 one: GridLikelihood(grid, Weighing(1.0, suffix_weight=one))
                 for one in ((weight,) if weight else _SUFFIX_WEIGHTS)
@@ -96,16 +101,6 @@ def choose_settings(
     }
     logger.debug("calibrated on %d tokens: %s", predicted_tokens(pieces), chosen)
     return default.model_copy(update=chosen)
-
-
-def _grid(fixed: StoredSettings, largest: int, typical: float, around: float) -> Grid:
-    """The settings to try."""
-    k, lmbda, warm = fixed.get("k"), fixed.get("lmbda"), fixed.get("temperature")
-    return Grid(
-        (k,) if k else powers_up_to(largest, _SMALLEST_K),
-        (warm,) if warm else temperatures_around(typical, around),
-        LMBDAS[2:] if lmbda is None else (lmbda,),
-    )
 
 
 def predicted_tokens(pieces: Sequence[Piece]) -> int:

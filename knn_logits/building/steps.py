@@ -14,7 +14,7 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.building.planning import KeyPlan
-from knn_logits.corpus.documents import Document, as_documents
+from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import (
     CANARY_KEYS,
     CANARY_TOKENS,
@@ -79,17 +79,8 @@ class Steps:
         job.write("checks", canary)
         return canary
 
-    def write_text(self, documents: Iterable[Document | str]) -> TokenWriter:
-        return self.append(self.cut(as_documents(documents)))
-
     def cut(self, documents: Iterable[Document]) -> Iterator[Cut]:
-        """Tokenizes documents, and leaves out those without a token."""
-        tokens = 0
-        self.progress("tokens", 0, None)
-        for one in cut_documents(self.tokenizer, documents, self.keys.pairs):
-            yield one
-            tokens += len(one[1])
-            self.progress("tokens", tokens, None)
+        return cut_documents(self.tokenizer, documents, self.keys.pairs, self.progress)
 
     def append(self, cut: Iterable[Cut], store: Datastore | None = None) -> TokenWriter:
         """Writes a datastore's text, and new documents after it."""
@@ -135,13 +126,21 @@ class Steps:
 
 
 def cut_documents(
-    tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None = None
+    tokenizer: Any, documents: Iterable[Document], pairs: PairTokenizer | None, progress: Progress
 ) -> Iterator[Cut]:
     """Tokenizes documents, and leaves out those without a token."""
-    if pairs is None:
-        yield from (one for one in tokenize_with_places(tokenizer, documents) if one[1])
-    else:
-        yield from ((one, ids, []) for one, ids in tokenize_pairs(pairs, documents) if ids)
+    tokens = 0
+    progress("tokens", 0, None)
+    cut: Iterator[Cut] = (
+        tokenize_with_places(tokenizer, documents)
+        if pairs is None
+        else ((document, ids, []) for document, ids in tokenize_pairs(pairs, documents))
+    )
+    for one in cut:
+        if one[1]:
+            yield one
+            tokens += len(one[1])
+            progress("tokens", tokens, None)
 
 
 def document_fields(document: Document, places: Sequence[int], *, pairs: bool) -> dict[str, Any]:

@@ -182,7 +182,6 @@ def _opened(
             "rebuild it"
         )
     keys = KeyPlan(
-        key=store.manifest.key.name,
         location=location,
         windows=store.manifest.windows,
         dtype=store.manifest.dtype,
@@ -196,8 +195,8 @@ def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
     """Yields the documents that a datastore does not have yet, each under a free id."""
     contents: dict[bytes, str] = {}
     ids: dict[str, int] = {}
-    for _, row, tokens in _documents_of(store):
-        contents.setdefault(_digest(tokens, row.source), row.id)
+    for _, row, stored in _documents_of(store):
+        contents.setdefault(_digest(stored, row.source), row.id)
         ids[row.id] = 1
     # The new id of each document whose id is taken. The parts of one large file share an id, and
     # keep sharing it.
@@ -248,8 +247,8 @@ def _differences(
     # Documents of the datastore that no given document has matched yet. The parts of one large
     # file share an id, and are matched one after another.
     waiting: dict[tuple[str, bytes], deque[int]] = {}
-    for number, row, tokens in _documents_of(store):
-        digest = _digest(tokens, row.source, row.title, row.uri, row.metadata)
+    for number, row, stored in _documents_of(store):
+        digest = _digest(stored, row.source, row.title, row.uri, row.metadata)
         waiting.setdefault((row.id, digest), deque()).append(number)
     before = dict.fromkeys(id for id, _ in waiting)
     met: dict[str, None] = {}

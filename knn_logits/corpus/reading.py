@@ -226,7 +226,8 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
         return None
     except ValueError:
         fields = plain_values(fields)
-    name, title, uri = (_label(fields.pop(key, None), key, row) for key in ("id", "title", "uri"))
+    names = (fields.pop(key, None) for key in ("id", "title", "uri"))
+    name, title, uri = (None if one in (None, "") else str(one) for one in names)
     return Document(
         text=text,
         id=last if row.part else unique_id(name or row.name, ids),
@@ -235,16 +236,6 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
         metadata=fields,
         source=source,
         blocks=tuple(row.blocks),
-    )
-
-
-def _label(value: object, key: str, row: Row) -> str | None:
-    if value is None or value == "":
-        return None
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    raise CorpusError(
-        f'{row.where}: "{key}" is a {type(value).__name__}, not a string; fix or remove it'
     )
 
 

@@ -110,7 +110,7 @@ def import_datastore(
         )
     size, stride = resolve(window or WindowConfig(), context_length(model))
     windows = WindowRecord(window=size, stride=stride, concatenate=True)
-    plan = KeyPlan(key, find_key(model, key), windows, "float16", 1)
+    plan = KeyPlan(find_key(model, key), windows, "float16", 1)
     text = plan.as_text(model, tokenizer) | {"import of": str(files.values.resolve())}
     with (
         begin(Path(folder).resolve(), "build", text, overwrite=overwrite) as job,
@@ -142,13 +142,12 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
     if entries < len(values):
         logger.warning("%d entries at the end were never written", len(values) - entries)
     _write_text(job, tokenizer, values[:entries], vocabulary, files)
+    if files.clusters is not None:
+        job.write("clusters", read_clusters(files.clusters, len(values))[:entries])
     dtype = "float32" if keys is not None and keys.dtype.itemsize == 4 else "float16"
     if keys is not None:
         advance = counter(progress, "keys", entries, job.keys)
         write_keys(job, key_parts(keys[:entries], job.keys), advance)
-    clusters = _clusters(files, len(values))
-    if clusters is not None:
-        job.write("clusters", clusters[:entries])
     manifest = steps.keys.manifest(
         model,
         tokenizer,
@@ -191,15 +190,6 @@ def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> FaissFile | 
             "with --key"
         )
     return old
-
-
-def _clusters(files: LegacyFiles, entries: int) -> Array | None:
-    """Reads the other system's clusters; None if there are none, or they cannot be read."""
-    try:
-        return read_clusters(files.clusters, entries) if files.clusters else None
-    except DamagedError as error:
-        logger.warning("%s; the datastore is imported without clusters", error)
-        return None
 
 
 def _write_text(

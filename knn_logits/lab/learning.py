@@ -21,13 +21,13 @@ from knn_logits.building.settings_choice import (
     part_of_entries,
     pieces_of,
     sample_size,
+    score_blocks,
 )
-from knn_logits.engine.forward import evaluating, input_device
+from knn_logits.engine.forward import input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import windows_of
 from knn_logits.index.exact import ExactIndex
 from knn_logits.measure.likelihood import LMBDAS, Grid, GridLikelihood
-from knn_logits.measure.text_pass import score_pieces, tokens_of_scoring_pass
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.mixture.vote import mix_row
 from knn_logits.progress import Progress, counter
@@ -119,16 +119,12 @@ def read_held(
         for window in windows_of(store.contexts, store.manifest.windows)
         if before[window.first_entry + window.entries] > before[window.first_entry]
     ]
-    batch = tokens_of_scoring_pass(model)
     states, targets, log_p_lm = [], [], []
-    advance = counter(progress, "held-out text", int(held.sum()))
-    with evaluating(model):
-        for scored in score_pieces(model, location, pieces_of(store, windows), batch):
-            inside = torch.from_numpy(held[entry_of_places(store, scored.places)])
-            states.append(scored.states.detach().float().cpu()[inside])
-            targets.append(scored.targets[inside])
-            log_p_lm.append(scored.log_p_lm[inside])
-            advance(int(inside.sum()))
+    for scored in score_blocks(model, location, pieces_of(store, windows), 1 << 30, progress):
+        inside = torch.from_numpy(held[entry_of_places(store, scored.places)])
+        states.append(scored.states.detach().float().cpu()[inside])
+        targets.append(scored.targets[inside])
+        log_p_lm.append(scored.log_p_lm[inside])
     return Held(torch.cat(states), torch.cat(targets), torch.cat(log_p_lm))
 
 

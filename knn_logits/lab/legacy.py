@@ -118,21 +118,13 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
             continue
         if files.keys is not None and _key_width(files.keys, len(values), dim) is None:
             continue
-        if _within(values, vocabulary):
+        if int(values.min()) >= 0 and int(values.max()) < vocabulary:
             return values
     raise MismatchError(
         f"{files.values} ({size} bytes) does not contain tokens of this model, which has "
         f"{vocabulary} "
         f"tokens and {dim}-dimensional keys: use the model that built it, or set the location of "
         "its keys with --key"
-    )
-
-
-def _within(values: Array, vocabulary: int) -> bool:
-    return all(
-        int(part.min()) >= 0 and int(part.max()) < vocabulary
-        for first in range(0, len(values), _ROWS)
-        if len(part := values[first : first + _ROWS])
     )
 
 

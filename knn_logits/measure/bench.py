@@ -23,7 +23,6 @@ from knn_logits.measure.text_pass import PassCache, Text, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
-from knn_logits.settings.config import check_threads
 from knn_logits.settings.passes import WindowConfig
 from knn_logits.store.datastore import Datastore
 
@@ -85,7 +84,6 @@ def open_bench(
     `cache` is a folder that keeps forward passes for other runs of the same model and text, unless
     a gate or the ∞-gram reads the model's distributions. A token takes a key and 4 bytes there.
     """
-    check_threads(settings.get("threads"))
     window = WindowConfig() if window is None else window
     memory, store = None, None
     if datastore is None:

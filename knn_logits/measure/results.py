@@ -124,7 +124,7 @@ def compared(gains: Floats, documents: Ints) -> dict[str, Any]:
         inside = np.arange(len(units)) - np.repeat(np.cumsum(counts) - counts, counts)
         blocks = units[order] * (len(units) + 1) + inside // _BLOCK_TOKENS
         gains, units = gains[order], np.unique(blocks, return_inverse=True)[1]
-    sums = np.stack([-np.bincount(units, gains), np.bincount(units)], axis=-1)
+    sums: Floats = np.stack([-np.bincount(units, gains), np.bincount(units)], axis=-1)
     nats, tokens = sums.sum(axis=0).tolist()
     return {
         "ratio": math.exp(nats / max(1, tokens)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,13 @@ from typing_extensions import Unpack
 from knn_logits.corpus.documents import Document, as_documents, checked_text, several
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.forward import evaluating, input_device
-from knn_logits.engine.pairs import PairTokenizer, context_length
+from knn_logits.engine.pairs import context_length
 from knn_logits.errors import CorpusError, MissingDependencyError, ModelError
 from knn_logits.generation.processor import KNNLogitsProcessor
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
-from knn_logits.settings.config import check_threads, whole_number
 from knn_logits.store.records import PairsRecord
 
 
@@ -87,11 +87,6 @@ def translate(
         MismatchError: when model or tokenizer are not the datastore's.
         ModelError: for a causal model.
     """
-    num_beams = whole_number("num_beams", num_beams, 1)
-    batch_size = whole_number("batch_size", batch_size, 1)
-    if max_new_tokens is not None:
-        max_new_tokens = whole_number("max_new_tokens", max_new_tokens, 1)
-    check_threads(settings.get("threads"))
     sources = [checked_text(source, "a source") for source in several(sources, "sources")]
     overrides: dict[str, Any] = {**settings}
     reading = {name: overrides.pop(name, None) for name in PairsRecord.model_fields}
@@ -104,37 +99,27 @@ def translate(
     attached = KNNLogitsProcessor(model, memory, record=False) if memory else nullcontext()
     translations: list[str] = [""] * len(sources)
     progress("translating", 0, len(sources))
-    done = 0
+    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
+    room: float = context_length(model) or math.inf
+    writer: Any = model
     with attached as knn, evaluating(model):
         extra = {} if knn is None else {"logits_processor": [knn]}
-        written = _written(model, pairs, sources, num_beams, batch_size, max_new_tokens, extra)
-        for rows, texts in written:
-            for row, text in zip(rows, texts, strict=True):
+        for first in range(0, len(order), batch_size):
+            rows = order[first : first + batch_size]
+            inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
+            most = max_new_tokens or _LENGTH_FACTOR * inputs["input_ids"].shape[1] + _EXTRA_TOKENS
+            output = writer.generate(
+                **inputs,
+                **pairs.settings,
+                **extra,
+                num_beams=num_beams,
+                do_sample=False,
+                max_new_tokens=min(most, room - len(pairs.opening)),
+            )
+            for row, text in zip(rows, pairs.texts(output), strict=True):
                 translations[row] = text
-            done += len(rows)
-            progress("translating", done, len(sources))
+            progress("translating", first + len(rows), len(sources))
     return translations
-
-
-def _written(
-    model: Any,
-    pairs: PairTokenizer,
-    sources: Sequence[str],
-    num_beams: int,
-    batch_size: int,
-    max_new_tokens: int | None,
-    extra: dict[str, Any],
-) -> Iterator[tuple[list[int], list[str]]]:
-    order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
-    room = context_length(model)
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        inputs = pairs.inputs([sources[row] for row in rows], input_device(model))
-        most = max_new_tokens or _LENGTH_FACTOR * inputs["input_ids"].shape[1] + _EXTRA_TOKENS
-        if room is not None:
-            most = min(most, room - len(pairs.opening))
-        extra |= {"num_beams": num_beams, "do_sample": False, "max_new_tokens": most}
-        yield rows, pairs.texts(model.generate(**inputs, **pairs.settings, **extra))
 
 
 @dataclass(frozen=True)

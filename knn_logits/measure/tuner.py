@@ -33,7 +33,7 @@ from knn_logits.measure.likelihood import (
     spread,
     temperatures_around,
 )
-from knn_logits.measure.perplexity import describe, searched
+from knn_logits.measure.perplexity import searched
 from knn_logits.measure.text_pass import Text, TokenScores
 from knn_logits.metrics import Metric
 from knn_logits.mixture.gates.gate import FittedGate
@@ -71,7 +71,6 @@ class Tuning:
         chosen_on: The half that the settings were chosen on.
         held_out: The other half, whose numbers can be trusted.
         grid: The settings that were tried.
-        settings: The conditions of the numbers: model, datastore, windows.
         seconds: Seconds that the pass over the texts took, without loading.
         gate: The gate that was fitted, if a gate was asked for.
         gate_perplexity: The perplexity with it on the half that it was not fitted on.
@@ -83,7 +82,6 @@ class Tuning:
     chosen_on: Part
     held_out: Part
     grid: Grid
-    settings: dict[str, Any]
     seconds: float
     gate: MetaKGate | None = None
     gate_perplexity: float | None = None
@@ -112,7 +110,6 @@ class Tuning:
             "gate": gate,
             "perplexity": self.held_out.perplexity,
             "overlap": self.overlap,
-            "settings": self.settings,
             "settings_tried": self.grid.settings,
             "seconds": round(self.seconds, 3),
             "chosen_on": asdict(self.chosen_on),
@@ -201,7 +198,6 @@ def tune(
         progress("gate", 0, None)
         fitted, gate_perplexity = _fitted(first, other, best, memory.retriever.metric)
     chosen = memory.config.with_given(k=best.k, lmbda=best.lmbda, temperature=best.temperature)
-    conditions = describe(bench)
     result = Tuning(
         chosen=SettingsRecord(
             **chosen.stored_values(),
@@ -212,7 +208,6 @@ def tune(
         chosen_on=first.part(stored, best),
         held_out=other.part(stored, best),
         grid=first.grid.grid,
-        settings={name: conditions[name] for name in conditions if name not in stored_names()},
         seconds=time.monotonic() - started,
         gate=fitted,
         gate_perplexity=gate_perplexity,

@@ -39,7 +39,7 @@ def test_keys_too_large_for_half_precision(tokenizer, tmp_path):
 
 def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
     small = make_gpt2(vocabulary=300)
-    with pytest.raises(ConfigError, match="but the model only 300") as caught:
+    with pytest.raises(ConfigError, match="has only 300 tokens") as caught:
         build_datastore(small, tokenizer, TEXTS, tmp_path / "s")
     assert "tokenizer that belongs to the model" in str(caught.value)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from forked import Fork, command
 
-from knn_logits.building.distributed import KeyWorker, cut, started_by_torchrun
+from knn_logits.building.distributed import KeyWorker, piece_of, started_by_torchrun
 from knn_logits.engine import keys
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.location import find_key
@@ -28,7 +28,8 @@ def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, mon
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 32}
     whole = keys.compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
     worker = KeyWorker(model, location, shape, 1, store.checks)
-    pieces = list(cut(tokens, keys.grouped(windows, **shape), first_entry))
+    groups = keys.groups_from(keys.grouped(windows, **shape), first_entry, None)
+    pieces = [piece_of(tokens, group, first_entry) for group in groups]
     assert len(pieces) > 2
     found = [worker(piece) for piece in pieces]
     assert np.concatenate(found).tobytes() == np.concatenate(list(whole)).tobytes()
@@ -47,8 +48,6 @@ def test_without_torchrun_it_is_refused(monkeypatch, build, tmp_path):
     assert not started_by_torchrun()
     with pytest.raises(ConfigError, match="was not started by torchrun"):
         build([TEXT], tmp_path / "s", torchrun=True)
-    with pytest.raises(ConfigError, match="either Ray or torchrun"):
-        build([TEXT], tmp_path / "s", torchrun=True, ray="local")
     assert not (tmp_path / "s").exists()
 
 

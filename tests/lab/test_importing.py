@@ -146,9 +146,11 @@ def test_keys_that_are_not_finite(model, tokenizer, old, tmp_path):
         imported(model, tokenizer, folder, tmp_path / "new")
 
 
-def test_clusters_that_do_not_fit_are_left_out(model, tokenizer, old, tmp_path):
+def test_clusters_that_do_not_fit_are_refused(model, tokenizer, old, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, clusters=np.zeros(len(old) - 1, np.int64))
-    assert imported(model, tokenizer, folder, tmp_path / "new").clusters is None
+    with pytest.raises(DamagedError, match="not a pickled matrix of clusters"):
+        imported(model, tokenizer, folder, tmp_path / "new")
     members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
     members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
-    assert imported(model, tokenizer, folder, tmp_path / "newer").clusters is None
+    with pytest.raises(DamagedError, match="not a pickled matrix of clusters"):
+        imported(model, tokenizer, folder, tmp_path / "new")

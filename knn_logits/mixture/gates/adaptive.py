@@ -171,10 +171,6 @@ class AdaptiveGate(FittedGate):
         """λ and s for features float32 [rows, features], as float32 [rows, 2]."""
         return shares_of(self._network(features))
 
-    def to_arrays(self) -> dict[str, Array]:
-        """See `FittedGate.to_arrays`."""
-        return self._network.to_arrays()
-
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> AdaptiveGate:
         """See `FittedGate.from_arrays`."""

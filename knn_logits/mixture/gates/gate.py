@@ -60,6 +60,7 @@ class FittedGate:
 
     kind: ClassVar[str]  # Its name in files and options
     metric: Metric  # The metric of the distances that it was fitted for
+    _network: Network
 
     def lmbda(self, neighbors: Neighbors, metric: Metric, log_p_lm: Tensor) -> Tensor:
         """See `Gate.lmbda`."""
@@ -72,7 +73,7 @@ class FittedGate:
 
     def to_arrays(self) -> dict[str, Array]:
         """The gate as arrays, float32."""
-        raise NotImplementedError
+        return self._network.to_arrays()
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> Self:
@@ -119,15 +120,9 @@ class Network:
             name: torch.from_numpy(np.array(arrays[name], np.float32)) for name in _ARRAYS
         }
         units = self._weights["hidden_bias"].numel()
-        expected = {
-            "mean": (inputs,),
-            "scale": (inputs,),
-            "hidden": (units, inputs),
-            "hidden_bias": (units,),
-            "out": (outputs, units),
-            "out_bias": (outputs,),
-        }
-        for name, shape in expected.items():
+        ins, outs = (inputs,), (outputs,)
+        shapes = (ins, ins, (units, inputs), (units,), (outputs, units), outs)
+        for name, shape in zip(_ARRAYS, shapes, strict=True):
             if tuple(self._weights[name].shape) != shape:
                 raise ConfigError(f"{name} of a {owner} must have the shape {shape}")
         if not units or not bool((self._weights["scale"] > 0.0).all()):

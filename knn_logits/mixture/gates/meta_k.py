@@ -154,7 +154,7 @@ class MetaKGate(FittedGate):
 
     def to_arrays(self) -> dict[str, Array]:
         """See `FittedGate.to_arrays`."""
-        return {"ks": np.array(self.ks, np.float32), **self._network.to_arrays()}
+        return {"ks": np.array(self.ks, np.float32), **super().to_arrays()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], metric: Metric) -> MetaKGate:
