@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import yaml
@@ -224,7 +224,7 @@ def tune(
     passes: PassConfig,
     run: Run,
     k: int | None = setting(None, "Largest k to try."),
-    gate: str | None = setting(None, "Also fit a gate: meta-k.", metavar="KIND"),
+    gate: Literal["meta-k"] | None = setting(None, "Also fit a gate."),
     write: bool = setting(
         False, "Store the choice in the datastore, which then uses it in place of its gate."
     ),
@@ -238,12 +238,10 @@ def tune(
     Use texts similar to your application that are not in the datastore. Half of the documents
     are used for tuning, the other half for evaluation.
     """
-    from knn_logits.measure.tuner import check_gate
     from knn_logits.measure.tuner import tune as tune_settings
     from knn_logits.mixture.presets import resolve
 
     check_settings({"k": k})
-    check_gate(gate)
     stores, names = _stores_and_texts(paths)
     if len(stores) > 1:
         raise ConfigError("settings belong to one datastore: tune each datastore separately")

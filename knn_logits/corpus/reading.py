@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import os
@@ -10,7 +9,7 @@ import stat
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 from knn_logits.corpus.documents import Document, is_there, unique_id, visible, with_line_feeds
 from knn_logits.corpus.file_rows import Reading, read_rows
@@ -249,28 +248,27 @@ def parse_hub_name(name: str) -> tuple[str, str | None, str]:
     return dataset, config or None, split.rstrip(":") or "train"
 
 
-def load_datasets(name: str) -> ModuleType:
-    """Imports the optional library `datasets`, which reads `name`."""
-    message = f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
+def load_datasets(name: str) -> Any:
+    """Imports `load_dataset` of the optional library `datasets`, which reads `name`."""
     try:
-        module = importlib.import_module("datasets")
-    except ImportError as error:
-        raise MissingDependencyError(message) from error
-    if not hasattr(module, "load_dataset"):  # Python imports a folder of this name as a package
-        raise MissingDependencyError(message)
-    return module
+        from datasets import load_dataset
+    except ImportError as error:  # Python imports a folder of this name as a package
+        raise MissingDependencyError(
+            f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
+        ) from error
+    return load_dataset
 
 
 def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
     """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen."""
-    module = load_datasets(name)
+    load_dataset = load_datasets(name)
     dataset, config, split = parse_hub_name(name)
     shown = display_name(name)
     rows: Iterator[Mapping[str, object]] | None = None
     for number in itertools.count(1):
         try:  # loading scripts, servers and decoders may raise any exception
             if rows is None:
-                rows = iter(module.load_dataset(dataset, config, split=split, streaming=True))
+                rows = iter(load_dataset(dataset, config, split=split, streaming=True))
             values = next(rows, None)
         except Exception as error:
             raise CorpusError(

@@ -182,7 +182,8 @@ def tune(
             datastore holds was to be stored.
         MismatchError: when model or tokenizer are not the datastore's.
     """
-    check_gate(gate)
+    if gate not in (None, MetaKGate.kind):
+        raise ConfigError(f"the gate must be {MetaKGate.kind}, not {gate!r}")
     bench, stored = _opened(model, tokenizer, datastore, gate, settings)
     memory = bench.memory
     assert memory is not None
@@ -224,12 +225,6 @@ def tune(
     if write:
         write_settings(memory.stores[0], result.chosen, fitted)
     return result
-
-
-def check_gate(name: str | None) -> None:
-    """Refuses a kind of gate that `tune` cannot fit."""
-    if name not in (None, MetaKGate.kind):
-        raise ConfigError(f"the gate must be {MetaKGate.kind}, not {name!r}")
 
 
 def _opened(
