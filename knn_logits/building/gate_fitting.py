@@ -137,8 +137,7 @@ def _texts(
     """Yields each text's group, its tokens, and how many of them are context only."""
     tokens, window = np.asarray(store.tokens), store.manifest.windows.window
     ends = np.asarray(store.documents.first) + np.asarray(store.documents.length)
-    for first, skip in _drawn_places(store, random):
-        end = min(first + _piece_tokens(store) + 1, ends[store.documents.at_token(first)])
+    for first, skip, end in _drawn_places(store, random):
         # An entry's token follows at least one token of its document.
         entries = store.contexts.entries_of(np.array([first + 1, end - 1]), np.ones(2, np.int64))
         left_out = parts[entries].tolist()
@@ -178,29 +177,25 @@ def _beginnings(
     return [int(start) for start in chosen]
 
 
-def _piece_tokens(store: Datastore) -> int:
-    """The number of tokens of a piece: a quarter of the corpus at most, and no more than a pass."""
+def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tuple[int, int, int]]:
+    """Draws pieces of documents: where each begins, its tokens that are context only, its end."""
+    # A piece is a quarter of the corpus at most, and no more than a pass.
     quarter = max(_READ_TOKENS, store.manifest.tokens // 4)
-    return min(_PIECE_TOKENS, store.manifest.windows.window, quarter)
-
-
-def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Draws pieces of documents: where each begins, and how many of its tokens are context only."""
-    size = _piece_tokens(store)
+    size = min(_PIECE_TOKENS, store.manifest.windows.window, quarter)
     context = min(_CONTEXT_TOKENS, size // 2)
     removed = set(store.manifest.removed)
     spans = zip(store.documents.first, store.documents.length, strict=True)
     places = [
-        (int(first) + place, context if place else 0, min(size, int(length) - place))
+        (int(first) + place, context if place else 0, int(length) - place)
         for number, (first, length) in enumerate(spans)
         if number not in removed and length > 2
         for place in range(0, max(1, int(length) - context - 1), size - context)
     ]
     wanted = min(len(store), _MAX_TOKENS, max(_MIN_TOKENS, int(_SHARE * len(store))))
     for number in random.permutation(len(places)).tolist():
-        first, skip, tokens = places[number]
-        yield first, skip
-        wanted -= tokens - skip
+        first, skip, rest = places[number]
+        yield first, skip, first + min(size + 1, rest)
+        wanted -= min(size, rest) - skip
         if wanted <= 0:
             return
 
@@ -258,15 +253,10 @@ def _mixed(shares: Tensor, p: Tensor) -> Tensor:
 
 
 def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> AdaptiveGate:
-    """Fits an `AdaptiveGate`.
+    """Fits an `AdaptiveGate` to tokens of each kind.
 
     It maximizes the likelihood of all tokens. For the model's own text it also penalizes a mixture
     that chooses another token than the model.
-
-    Args:
-        tokens: The tokens, some of each kind.
-        metric: The metric of the distances.
-        seed: The seed of the first weights and of the batches.
     """
     weights = torch.zeros(len(tokens.target), dtype=torch.float32)
     for kind, weight in ((CORPUS, 1.0), (PASSAGE, _PASSAGE_WEIGHT), (OWN_TEXT, _OWN_WEIGHT)):

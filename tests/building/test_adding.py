@@ -17,7 +17,7 @@ from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import layout
 
-SMALL = WindowConfig(16, 8)
+SMALL_WINDOW = WindowConfig(16, 8)
 # Documents of two sentences, so that a tenth of them is not one.
 DOCUMENTS = [
     Document(f"{one} {other}", f"{a}-{b}", title=f"{a} and {b}")
@@ -36,7 +36,7 @@ def _small_shards():
 @pytest.fixture
 def make(build, tmp_path):
     def built(name, documents, **settings):
-        usual = {"window": SMALL, "k": 8, "calibrate": False}
+        usual = {"window": SMALL_WINDOW, "k": 8, "calibrate": False}
         return build(documents, tmp_path / name, **{**usual, **settings})
 
     return built
@@ -126,7 +126,7 @@ def test_an_automatic_choice_is_made_again(model, tokenizer, make, monkeypatch):
     assert grown.manifest.index.factory == "exact"
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("documents", [[], [""], ["", ""]])

@@ -1,13 +1,14 @@
-"""What a build refuses, in one line, and before a folder is made where it can."""
+"""Refusals of a build, in one line, and before a folder is made where it can."""
 
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes, names
+from interrupted import Stop, stopping
 
 from knn_logits import IndexConfig, WindowConfig, build_datastore
-from knn_logits.errors import ConfigError, CorpusError, DatastoreError, ModelError
+from knn_logits.errors import ConfigError, CorpusError, DatastoreError, MismatchError, ModelError
 from knn_logits.store import layout
 
 
@@ -76,6 +77,17 @@ def test_settings_are_checked_before_a_folder_is_made(build, tmp_path, settings,
     with pytest.raises(error):
         build(TEXTS, tmp_path / "s", **settings)
     assert not (tmp_path / "s").exists()
+
+
+def test_an_unfinished_build_with_other_windows_is_refused(build, tmp_path, monkeypatch):
+    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 2048)
+    settings = {"window": WindowConfig(16, 8), "batch_tokens": 32}
+    with pytest.raises(Stop):
+        build(TEXTS, tmp_path / "s", progress=stopping(100), **settings)
+    settings["window"] = WindowConfig(16, 4)
+    with pytest.raises(MismatchError, match="its stride is 8, and here it is 4"):
+        build(TEXTS, tmp_path / "s", **settings)
 
 
 def test_a_corpus_that_breaks_off(build, tmp_path):

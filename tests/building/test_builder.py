@@ -1,4 +1,4 @@
-"""What a built datastore holds: the same bytes for the same corpus."""
+"""The content of a built datastore: the same bytes for the same corpus."""
 
 import copy
 
@@ -12,7 +12,7 @@ from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
 from knn_logits.errors import CorpusError
 
-SMALL = WindowConfig(16, 8)
+SMALL_WINDOW = WindowConfig(16, 8)
 
 
 def naive_keys(model, contexts, window, stride, module, side):
@@ -53,7 +53,7 @@ def cut(tokenizer, texts):
     return [tokenizer(text)["input_ids"] for text in texts]
 
 
-# What is in it
+# Its content
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_keys_and_values_are_those_of_a_plain_loop(
 )
 def test_keys_of_other_places(model, tokenizer, tmp_path, key, module, side):
     store = build_datastore(
-        model, tokenizer, TEXTS[:3], tmp_path / "s", key=key, window=SMALL, calibrate=False
+        model, tokenizer, TEXTS[:3], tmp_path / "s", key=key, window=SMALL_WINDOW, calibrate=False
     )
     taken, _ = naive_keys(model, cut(tokenizer, TEXTS[:3]), 16, 8, module, side)
     record = store.manifest.key
@@ -127,7 +127,7 @@ def test_documents_and_what_is_known_of_them(build, tmp_path):
 def test_the_canary_and_the_probe(model, tokenizer, store):
     checks = store.checks
     tokens = checks[CANARY_TOKENS]
-    # Of a fixed text, so that none of the corpus's has to be forgotten.
+    # The canary is of a fixed text, so that nothing of the corpus has to be forgotten.
     assert tokens.tolist() == canary_tokens(tokenizer, 384).tolist()
     assert len(tokens) == 32
     runs = [
@@ -151,7 +151,7 @@ def test_the_canary_and_the_probe(model, tokenizer, store):
 @pytest.mark.parametrize(("factory", "concatenate"), [("exact", True), ("IVF4,SQ8", False)])
 def test_building_twice_gives_the_same_bytes(build, tmp_path, factory, concatenate):
     settings = {
-        "window": SMALL,
+        "window": SMALL_WINDOW,
         "concatenate": concatenate,
         "batch_tokens": 64,
         "index": IndexConfig(factory),

@@ -116,6 +116,6 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     assert code == 0, err
     assert "continuing the unfinished build" in err
     assert digests(tmp_path / "s") == digests(tmp_path / "alone")
-    # Only the first rank speaks.
+    # Only the first rank prints.
     [line] = out.splitlines()
     assert json.loads(line)["entries"] == alone["entries"]

@@ -1,5 +1,8 @@
 """The gate that a build fits: when there is one, its record, its bytes, and what it does."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
@@ -26,6 +29,15 @@ def test_a_build_fits_a_gate_and_judges_it(gated, model):
     memory = Memory(model, gated)
     assert isinstance(memory.gate, AdaptiveGate)
     assert memory.gate.control == (0,)
+
+
+def test_a_document_is_judged_without_itself(model, tokenizer, tmp_path):
+    random = np.random.default_rng(0)
+    letters = np.array(list("abcdefghijklmnopqrstuvwxyz "))
+    texts = ["".join(random.choice(letters, 300)) for _ in range(6)]
+    record = build_datastore(model, tokenizer, texts, tmp_path / "store").manifest.gate
+    # Nothing but the document itself predicts its letters better than their number.
+    assert 1.0 < record.gain < math.log(model.config.vocab_size / len(letters))
 
 
 @pytest.mark.parametrize(

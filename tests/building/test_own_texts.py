@@ -1,4 +1,4 @@
-"""What a model writes by itself during a build."""
+"""Texts that a model writes by itself during a build."""
 
 import copy
 

@@ -92,7 +92,7 @@ def test_a_build_is_calibrated(model, tokenizer, corpus, tmp_path):
     )
     found = store.manifest.settings
     assert found.calibrated
-    # Each text stands in three documents, and a model with random weights knows nothing.
+    # Each text is in three documents, and a model with random weights knows nothing.
     assert found.lmbda > 0.5
     assert ("calibration", 0) in {(phase, done) for phase, done, _ in told}
     plain = build(model, tokenizer, corpus, tmp_path / "p", calibrate=False)

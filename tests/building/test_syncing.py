@@ -23,7 +23,7 @@ from knn_logits.index import kinds
 from knn_logits.store import layout
 
 SETTINGS = {"window": WindowConfig(32, 16), "k": 8, "lmbda": 0.5, "temperature": 5.0}
-FIRST = {f"{name}.txt": TEXTS[number] for number, name in enumerate("abcde")}
+FIRST_TEXTS = {f"{name}.txt": TEXTS[number] for number, name in enumerate("abcde")}
 
 
 def documents(texts):
@@ -32,7 +32,7 @@ def documents(texts):
 
 @pytest.fixture
 def store(build, tmp_path):
-    return build(documents(FIRST), tmp_path / "s", **SETTINGS)
+    return build(documents(FIRST_TEXTS), tmp_path / "s", **SETTINGS)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def expected(tokenizer, texts):
 
 
 def test_new_changed_and_gone(sync, store, tokenizer):
-    texts = {**FIRST, "b.txt": "Other words stand here now.", "f.txt": TEXTS[5]}
+    texts = {**FIRST_TEXTS, "b.txt": "Other words stand here now.", "f.txt": TEXTS[5]}
     del texts["d.txt"]
     done = sync(texts)
     assert (done.unchanged, done.kept) == (3, ())
@@ -79,8 +79,8 @@ def test_new_changed_and_gone(sync, store, tokenizer):
 
 def test_the_same_again_writes_nothing(sync, store):
     before = contents(store.folder)
-    assert sync(FIRST).unchanged == 5
-    assert sync(dict(reversed(FIRST.items()))).unchanged == 5
+    assert sync(FIRST_TEXTS).unchanged == 5
+    assert sync(dict(reversed(FIRST_TEXTS.items()))).unchanged == 5
     assert contents(store.folder) == before
 
 
@@ -96,22 +96,22 @@ def test_only_what_is_new_is_computed(sync, store, monkeypatch):
     monkeypatch.setattr(steps, "compute_keys", counted)
     shards = [one.name for one in store.manifest.key_shards]
     before = contents(store.folder)
-    done = sync({**FIRST, "f.txt": TEXTS[5]})
+    done = sync({**FIRST_TEXTS, "f.txt": TEXTS[5]})
     assert sum(rows) == done.tokens - 1
     assert all(contents(store.folder)[name] == before[name] for name in shards)
     rows.clear()
-    without = dict(list(FIRST.items())[1:])
+    without = dict(list(FIRST_TEXTS.items())[1:])
     assert len(sync(without).removed) == 2
     assert not rows
 
 
 def test_another_title_makes_another_document(sync, store, tokenizer):
-    first = Document(FIRST["a.txt"], "a.txt", title="Title")
-    done = sync([first, *documents(FIRST)[1:]])
+    first = Document(FIRST_TEXTS["a.txt"], "a.txt", title="Title")
+    done = sync([first, *documents(FIRST_TEXTS)[1:]])
     assert (done.changed, done.unchanged) == (("a.txt",), 4)
-    assert held(done.datastore) == expected(tokenizer, FIRST)
+    assert held(done.datastore) == expected(tokenizer, FIRST_TEXTS)
     assert [row.title for row in done.datastore.documents if row.id == "a.txt"] == [None, "Title"]
-    assert sync([first, *documents(FIRST)[1:]]).unchanged == 5
+    assert sync([first, *documents(FIRST_TEXTS)[1:]]).unchanged == 5
 
 
 def test_parts_that_share_an_id_are_compared_one_by_one(sync):
@@ -126,13 +126,13 @@ def test_parts_that_share_an_id_are_compared_one_by_one(sync):
 
 def test_removed_documents_come_back(sync, store, tokenizer):
     remove_documents(store, ["a.txt"])
-    done = sync(FIRST)
+    done = sync(FIRST_TEXTS)
     assert (done.added, done.unchanged) == (("a.txt",), 4)
-    assert held(done.datastore) == expected(tokenizer, FIRST)
+    assert held(done.datastore) == expected(tokenizer, FIRST_TEXTS)
 
 
 def test_what_could_not_be_read_is_kept(sync):
-    texts = dict(list(FIRST.items())[:3])
+    texts = dict(list(FIRST_TEXTS.items())[:3])
     done = sync(texts, keep=lambda id: id == "e.txt")
     assert (done.kept, done.removed) == (("e.txt",), ("d.txt",))
     assert set(held(done.datastore)) == {*texts, "e.txt"}
@@ -151,22 +151,22 @@ def test_without_keys_it_can_only_remove(sync, store):
     index = [one for one in store.manifest.files if layout.kind_of(one.name) != "keys"]
     store.manifest.model_copy(update={"files": tuple(index)}).write(store.folder)
     with pytest.raises(DatastoreError, match="without keys"):
-        sync({**FIRST, "f.txt": TEXTS[5]})
-    assert sync({"a.txt": FIRST["a.txt"]}).unchanged == 1
+        sync({**FIRST_TEXTS, "f.txt": TEXTS[5]})
+    assert sync({"a.txt": FIRST_TEXTS["a.txt"]}).unchanged == 1
 
 
 def test_one_stream_is_warned_of(model, tokenizer, tmp_path, caplog):
     folder = tmp_path / "stream"
-    build_datastore(model, tokenizer, documents(FIRST), folder, concatenate=True, **SETTINGS)
+    build_datastore(model, tokenizer, documents(FIRST_TEXTS), folder, concatenate=True, **SETTINGS)
     with caplog.at_level(logging.WARNING, "knn_logits"):
-        sync_documents(model, tokenizer, folder, documents({"a.txt": FIRST["a.txt"]}))
+        sync_documents(model, tokenizer, folder, documents({"a.txt": FIRST_TEXTS["a.txt"]}))
     assert "one stream" in caplog.text
 
 
 def test_compacting_goes_back_to_an_exact_index(store, sync, monkeypatch):
     assert store.manifest.index.requested == "auto"
     monkeypatch.setattr(kinds, "EXACT_UP_TO", len(store))
-    grown = sync({**FIRST, "f.txt": TEXTS[6]}).datastore
+    grown = sync({**FIRST_TEXTS, "f.txt": TEXTS[6]}).datastore
     assert grown.manifest.index.factory == "IVF64,SQ8"
     small = compact(remove_documents(grown, "f.txt"))
     assert (small.manifest.index.factory, small.manifest.index.requested) == ("exact", "auto")
@@ -187,7 +187,7 @@ def test_a_stopped_call_goes_on_and_another_text_begins_again(
     sync, store, monkeypatch, caplog, tokenizer, other
 ):
     monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
-    texts = {**FIRST, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
+    texts = {**FIRST_TEXTS, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
     monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 2048)
     small = {"batch_tokens": 32}
     before = contents(store.folder)

@@ -10,7 +10,7 @@ PRICES = (
     '"A cover\nin two parts",89.00 EUR,3 weeks\r\n'
     "Hot knife,149.00 EUR,6 weeks"
 )
-NAMED = (
+NAMED_ROWS = (
     "Article,Price,Delivery\n"
     "- Article: Hose clamp, stainless; Price: 4.20 EUR; Delivery: 2 days\n"
     "- Article: Brass key; Price: 7.80 EUR\n"
@@ -21,7 +21,7 @@ NAMED = (
 
 def test_a_row_names_its_cells_and_its_line(tmp_path):
     ((document,), _) = read(write(tmp_path / "prices.csv", PRICES))
-    assert document.text == NAMED
+    assert document.text == NAMED_ROWS
     assert [kind for kind, _ in blocks_of(document)] == ["th", "tr", "tr", "tr", "tr"]
     assert [name for _, name, _ in places_of(document)] == [f"line {n}" for n in (1, 2, 3, 4, 6)]
 

@@ -1,4 +1,4 @@
-"""What may be given where documents are expected, and what is refused."""
+"""Values that are accepted or refused where documents are expected."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""What a document says is read as it is meant: numbers, merged cells, margins, letters, names."""
+"""Documents are read as they are meant: numbers, merged cells, margins, letters, names."""
 
 import unicodedata
 from email.message import EmailMessage

@@ -40,7 +40,7 @@ def learned(model, tokenizer, store, tmp_path_factory):
     return distill(model, tokenizer, store, folder, rows=2, epochs=8)
 
 
-def test_the_folder_holds_rows_and_no_text(learned):
+def test_the_folder_holds_rows_and_no_text(store, learned):
     names = {path.name for path in learned.folder.iterdir()} - {".lock"}
     assert names == {
         "checks.safetensors",
@@ -57,6 +57,7 @@ def test_the_folder_holds_rows_and_no_text(learned):
     assert (np.diff(values) >= 0).all()
     record = learned.manifest.learned
     assert record.documents == len(CORPUS)
+    assert record.held_out + record.entries == len(store)
     assert len(set(values.tolist())) <= len(learned) <= 2 * len(set(values.tolist()))
     assert learned.manifest.license == "CC0-1.0"
     assert damage(learned.folder, learned.manifest) == []

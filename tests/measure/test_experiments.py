@@ -1,14 +1,16 @@
-"""What experiments need: a row for each token, paired comparisons, cached passes, config files."""
+"""Experiments: a row for each token, paired comparisons, cached passes, config files."""
 
 import json
 import math
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from commands import write_corpus
 from conftest import TEXTS, make_gpt2
 
 from knn_logits.errors import ConfigError
+from knn_logits.measure.results import compared
 
 LINES = [
     "The harbour crane lifts twelve crates, and Queen Maira reads the barometer. " * 3,
@@ -26,10 +28,14 @@ def gated(build, tmp_path_factory):
 
 
 def test_a_table_of_the_tokens(evaluate, store, gated, tmp_path):
-    for opened, settings in ((store, PAPER), (gated, {})):
-        found = evaluate(opened, LINES, per_token=tmp_path / "t", **settings)
+    for opened, settings in ((store, PAPER), (store, PAPER | {"retomaton": True}), (gated, {})):
+        found = evaluate(opened, LINES[:3], per_token=tmp_path / "t", **settings)
         rows = pq.read_table(tmp_path / "t").to_pylist()
         assert len(rows) == found.tokens
+        gains, documents = ([row[name] for row in rows] for name in ("log_p", "document"))
+        gains = np.subtract(gains, [row["log_p_lm"] for row in rows])
+        again = compared(gains, np.array(documents))["interval"]
+        assert found.interval == pytest.approx(again, rel=1e-5)
         for name, column in (("lm", "log_p_lm"), ("interpolated", "log_p")):
             mean = sum(row[column] for row in rows) / len(rows)
             assert math.exp(-mean) == pytest.approx(getattr(found.perplexity, name), rel=1e-4)

@@ -34,13 +34,8 @@ _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
 _ITEM = "NumberedItem"
 _STYLES = f"p.{_ITEM} => li:fresh"
 _FALSE = ("0", "false", "off", "none")
-_ROMAN = dict(
-    zip(
-        (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
-        ["m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i"],
-        strict=True,
-    )
-)
+_VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
+_ROMAN = ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i")
 
 
 def opened_zip(stream: Any) -> ZipFile:
@@ -137,8 +132,9 @@ def _written_out(archive: ZipFile) -> io.BytesIO:
             if _BODY.fullmatch(name):
                 root = parse_xml(data)
                 for run in [*root.iter("{*}r")]:
-                    if _is_on(run.find("{*}rPr/{*}vanish")) and run.getparent() is not None:
-                        run.getparent().remove(run)
+                    hidden, parent = run.find("{*}rPr/{*}vanish"), run.getparent()
+                    if hidden is not None and _value(hidden) not in _FALSE and parent is not None:
+                        parent.remove(run)
                 for simple in [*root.iter("{*}fldSimple")]:  # mammoth drops what they show
                     for part in simple:
                         simple.addprevious(part)
@@ -160,10 +156,6 @@ def _value(node: Any, name: str = "val") -> str:
     """An attribute of Word's namespace, which has two forms."""
     found = () if node is None else node.items()
     return next((value for key, value in found if key.rpartition("}")[2] == name), "")
-
-
-def _is_on(node: Any) -> bool:
-    return node is not None and _value(node) not in _FALSE
 
 
 def _made(near: Any, name: str) -> Any:
@@ -250,7 +242,7 @@ def _shown(number: int, form: str) -> str:
         shown = chr(ord("a") + (number - 1) % 26) * (1 + (number - 1) // 26 % 9)
     elif form.endswith("Roman"):
         shown, left = "", number % 5000
-        for value, letters in _ROMAN.items():
+        for value, letters in zip(_VALUES, _ROMAN, strict=True):
             shown += letters * (left // value)
             left %= value
     return shown.upper() if form.startswith("upper") else shown

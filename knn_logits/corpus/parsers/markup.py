@@ -36,6 +36,7 @@ _NOTE = re.compile("footnote|noteref|reference")
 _INLINE = re.compile(r"display:\s*inline")
 # The most levels of a formula.
 _DEEPEST = 20
+_PERMALINKS = ("¶", "#", "§", "↑", "↩", "↩︎")
 _SPACE = re.compile(r"[ \t\n\f\r]+")
 
 
@@ -293,10 +294,6 @@ def _span(node: Any, name: str, most: int) -> int:
     return min(most, max(1, _number(node.get(name), 1)))
 
 
-def _permalink(node: Any) -> bool:
-    return node.tag == "a" and (node.text or "").strip() in ("¶", "#", "§", "↑", "↩", "↩︎")
-
-
 def _hidden(node: Any) -> bool:
     style = (node.get("style") or "").replace(" ", "").lower()
     return (
@@ -304,7 +301,7 @@ def _hidden(node: Any) -> bool:
         or node.get("aria-hidden") == "true"
         or node.get("role") == "navigation"
         or "display:none" in style
-        or _permalink(node)
+        or (node.tag == "a" and (node.text or "").strip() in _PERMALINKS)
     )
 
 

@@ -138,14 +138,7 @@ class MetaKGate(FittedGate):
         return lmbda, torch.empty_like(log_weights).scatter_(-1, order, mixed)
 
     def at(self, features: Tensor) -> Tensor:
-        """Returns log a_0, log a_1, ... for some features.
-
-        Args:
-            features: float32 [n, features], the result of `meta_k_features`.
-
-        Returns:
-            float32 [n, 1 + ks].
-        """
+        """log a_0, log a_1, ... for `meta_k_features`, as float32 [n, 1 + ks]."""
         shares = torch.log_softmax(self._network(features), dim=-1)
         model = shares[:, :1].clamp(min=math.log1p(-MOST_BY_NETWORK))
         # If the model's share is raised, the sets lose in proportion.

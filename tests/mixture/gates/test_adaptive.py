@@ -237,6 +237,9 @@ def test_a_fit_follows_near_neighbors_and_leaves_the_models_own_text_alone():
     assert judged.gain > 0.2
     assert judged.kept == 1.0
     assert judged.followed == 1.0
+    # The model's own choices are compared with its own, whatever token follows.
+    other = quality(gate, replace(tokens, target=torch.full_like(tokens.target, 5)))
+    assert (other.kept, other.followed) == (1.0, 0.0)
     again = fit_adaptive_gate(tokens, "l2")
     assert torch.equal(again.at(tokens.features), gate.at(tokens.features))
 
