@@ -8,7 +8,7 @@ from knn_logits.cli.bars import AGAIN, Bars
 from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.loading import Run, index_words, open_datastore, prepare
 from knn_logits.cli.options import Model, Store, argument, command
-from knn_logits.cli.terminal import picked, say, tell
+from knn_logits.cli.terminal import picked, say
 from knn_logits.settings.declaration import setting
 from knn_logits.settings.passes import WindowConfig
 
