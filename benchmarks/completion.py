@@ -42,7 +42,7 @@ from rich.table import Table
 
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.engine.languages import bm25s, words_of
+from knn_logits.engine.passages import bm25s, words_of
 
 PAGES = Path(__file__).parents[1] / "datastores" / "sqlite" / "pages"
 PACKAGES = {"rich": "rich==13.9.4", "werkzeug": "werkzeug==3.1.3"}

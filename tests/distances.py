@@ -1,7 +1,13 @@
 """Distances in place of nearness, and weights of what a retriever finds."""
 
+from knn_logits.metrics import as_distance
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.neighbors import Prefixes
+from knn_logits.search.neighbors import Neighbors, Prefixes
+
+
+def from_distances(ids, distances, values, metric="l2", **fields):
+    """Neighbors of distances, or of similarities, as the metric has them."""
+    return Neighbors(ids, as_distance(distances, metric), values, metric, **fields)
 
 
 def by_distance(index, queries, k):

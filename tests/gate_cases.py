@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import torch
+from distances import from_distances
 from hypothesis import strategies as st
 
 from knn_logits import MetaKGate
 from knn_logits.mixture.gates.adaptive import FEATURES, AdaptiveGate
-from knn_logits.search.neighbors import Neighbors
 
 FAR = {"l2": math.inf, "ip": -math.inf, "cosine": -math.inf}
 KS = (1, 2, 4, 8, 16)
@@ -55,7 +55,7 @@ def rows_of_neighbors(draw):
 
 def neighbors_of(rows, metric="l2"):
     ids, distances, values = ([row[place] for row in rows] for place in range(3))
-    return Neighbors.from_distances(
+    return from_distances(
         torch.tensor(ids, dtype=torch.int64).reshape(len(rows), -1),
         torch.tensor(distances, dtype=torch.float32).reshape(len(rows), -1),
         torch.tensor(values, dtype=torch.int64).reshape(len(rows), -1),

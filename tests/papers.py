@@ -3,10 +3,10 @@
 import math
 
 import torch
+from distances import from_distances
 from hypothesis import strategies as st
 
 from knn_logits.mixture.vote import drop_impossible, log_weights, mix
-from knn_logits.search.neighbors import Neighbors
 
 INF = math.inf
 FAR = {"l2": INF, "ip": -INF, "cosine": -INF}
@@ -40,7 +40,7 @@ def paper_mixture(p_lm, votes, lmbda):
 
 
 def make(ids, distances, values, **settings):
-    return Neighbors.from_distances(
+    return from_distances(
         torch.tensor(ids, dtype=torch.int64),
         torch.tensor(distances, dtype=torch.float32),
         torch.tensor(values, dtype=torch.int64),

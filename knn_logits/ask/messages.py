@@ -10,8 +10,7 @@ from typing import Any
 from knn_logits.arrays import Array
 from knn_logits.ask.answer import NO_ANSWER
 from knn_logits.engine.encoder import Encoder
-from knn_logits.engine.languages import language_of
-from knn_logits.engine.passages import QUESTION_MARKS, Passage
+from knn_logits.engine.passages import QUESTION_MARKS, Passage, language_of
 from knn_logits.engine.tokens import chat_ids, text_ids
 from knn_logits.errors import ConfigError
 

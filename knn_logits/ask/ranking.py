@@ -17,8 +17,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.engine.encoder import Encoder
-from knn_logits.engine.languages import bm25s, words_of
-from knn_logits.engine.passages import Passage, Sentence, read_passages
+from knn_logits.engine.passages import Passage, Sentence, bm25s, read_passages, words_of
 from knn_logits.store.datastore import Datastore
 
 # The weight of BM25 beside the similarity: of 0.2 to 0.7 it is the best on XQuAD.

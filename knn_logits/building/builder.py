@@ -34,8 +34,7 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.keys import compute_keys
-from knn_logits.engine.windows import windows_of
+from knn_logits.engine.windows import compute_keys, windows_of
 from knn_logits.errors import CorpusError
 from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.metrics import DEFAULT_METRIC

@@ -24,9 +24,8 @@ from knn_logits.engine.compatibility import (
     relative_error,
 )
 from knn_logits.engine.forward import evaluating, input_device
-from knn_logits.engine.keys import Sources, compute_keys, grouped, groups_from
 from knn_logits.engine.location import KeyLocation
-from knn_logits.engine.windows import TextWindow
+from knn_logits.engine.windows import Sources, TextWindow, compute_keys, grouped, groups_from
 from knn_logits.errors import ConfigError, KNNLogitsError, MismatchError
 from knn_logits.ray.connection import connect, machines, results
 

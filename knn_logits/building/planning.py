@@ -14,10 +14,9 @@ from knn_logits.engine.compatibility import (
     pair_tokenizer,
     tokenizer_record,
 )
-from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
-from knn_logits.engine.windows import resolve
+from knn_logits.engine.windows import resolve, tokens_of_pass
 from knn_logits.errors import ConfigError
 from knn_logits.index.kinds import Kind
 from knn_logits.settings.config import (

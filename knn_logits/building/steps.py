@@ -25,11 +25,10 @@ from knn_logits.engine.compatibility import (
     vocabulary_size,
 )
 from knn_logits.engine.encoder import Encoder, default_encoder, encoder_of
-from knn_logits.engine.keys import compute_keys
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.passages import read_passages
 from knn_logits.engine.tokens import tokenize_with_places
-from knn_logits.engine.windows import windows_of
+from knn_logits.engine.windows import compute_keys, windows_of
 from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
 from knn_logits.store import layout

@@ -22,8 +22,8 @@ from knn_logits.building.steps import Cut, Steps, document_fields, vectors_of_gr
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
 from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.keys import tokens_of_pass
 from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.engine.windows import tokens_of_pass
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import kind_of, whole_index

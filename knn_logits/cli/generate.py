@@ -126,7 +126,7 @@ def generate(
     import transformers
 
     from knn_logits.evidence.explanation import explain as explain_text
-    from knn_logits.evidence.render import show
+    from knn_logits.evidence.trace import show
     from knn_logits.generation.processor import KNNLogitsProcessor
 
     doing("checking the datastore")
@@ -200,8 +200,7 @@ def explain(
     opened = memory.open(stores)
     loaded, tokenizer = run.load(model, opened.stores[0].folder)
     from knn_logits.evidence.explanation import explain as explain_text
-    from knn_logits.evidence.render import show
-    from knn_logits.evidence.trace import token_dict
+    from knn_logits.evidence.trace import show, token_dict
 
     doing("looking for passages")
     with interruptible("nothing was written"), opened.searching():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,18 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.location import KeyLocation, first_output, first_tensor, original
-from knn_logits.engine.windows import TextWindow
+from knn_logits.engine.hooks import KEY_PASSES, first_output, first_tensor
+from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ModelError
-
-
-class _KeyPasses(threading.local):
-    """The number of this thread's forward passes of this module, which are of no `generate()`."""
-
-    number = 0
-
-
-KEY_PASSES = _KeyPasses()
 
 
 class _Reached(Exception):
@@ -55,18 +45,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-def windows_batch(
-    tokens: Array, windows: Sequence[TextWindow], device: torch.device
-) -> dict[str, Tensor]:
-    """Makes the model's inputs for windows of a text, padded on the right."""
-    parts = [tokens[window.start : window.start + window.size] for window in windows]
-    sources = [window.source for window in windows if window.source is not None]
-    if not sources:
-        return padded(parts, device)
-    targets = padded(parts, device)
-    return padded(sources, device) | {f"decoder_{name}": tensor for name, tensor in targets.items()}
 
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
@@ -141,7 +119,7 @@ def _run(
         extra["keys_only"] = True
     KEY_PASSES.number += 1
     try:
-        with uncompiled(model), torch.inference_mode():
+        with torch.inference_mode():
             output = model(**(extra | dict(inputs)))
     except _Reached:
         pass
@@ -163,58 +141,6 @@ def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> T
         f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens not one "
         "vector per token; choose another key with --key"
     )
-
-
-# Where transformers and PyTorch keep the compiled form of a module's call.
-_CALLS = ("_compiled_call", "_compiled_call_impl")
-# The attribute by which a compiled function refers to the original.
-_FUNCTION = "_torchdynamo_orig_callable"
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether the model or a part of it was compiled, in any of PyTorch's ways."""
-    return "torch._dynamo" in sys.modules and any(map(_is_compiled, model.modules()))
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    attributes = vars(module)
-    return (
-        any(attributes.get(name) is not None for name in _CALLS)
-        or hasattr(attributes.get("forward"), _FUNCTION)
-        or original(module) is not module
-    )
-
-
-def refuse_whole_graphs(model: nn.Module) -> None:
-    """Refuses a model that was compiled without breaks, which hooks are.
-
-    Raises:
-        ModelError: when the model or a part of it was compiled so.
-    """
-    for module in model.modules() if is_compiled(model) else ():
-        for name in ("forward", *_CALLS):
-            cells = getattr(vars(module).get(name), "__closure__", None) or ()
-            if any(getattr(cell.cell_contents, "fullgraph", False) for cell in cells):
-                raise ModelError(
-                    "kNN reads states inside the model, which torch.compile(fullgraph=True) does "
-                    "not allow: compile the model without fullgraph"
-                )
-
-
-def forget_compiled(model: nn.Module) -> None:
-    """Drops the compiled code. PyTorch then compiles again, with the present hooks."""
-    if is_compiled(model):
-        sys.modules["torch._dynamo"].reset()
-
-
-@contextmanager
-def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Runs the model without its compiled code for a while, so that every hook is called."""
-    if not is_compiled(model):
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 # Number of tokens of a timed pass through one layer, and of passes; the fastest counts.

@@ -11,26 +11,16 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import wraps
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessorList
 
-from knn_logits.engine.forward import KEY_PASSES, forget_compiled, refuse_whole_graphs
-from knn_logits.engine.location import (
-    KeyLocation,
-    decoder_of,
-    first_output,
-    first_tensor,
-    is_encoder_decoder,
-)
+from knn_logits.engine.location import KeyLocation, decoder_of, is_encoder_decoder
 
-_Hook = TypeVar("_Hook", bound=Callable[..., None])
 _CALL = LogitsProcessorList.__call__.__code__
 # The method by which every candidate generator of assisted decoding makes its drafts.
 _DRAFT = "get_candidates"
@@ -38,6 +28,15 @@ _DRAFT = "get_candidates"
 _MOST_WINDOWS = 4
 # The argument that holds the cache: the usual name, and the name in models without attention.
 _CACHE_NAMES = ("past_key_values", "cache_params")
+
+
+class _KeyPasses(threading.local):
+    """The number of this thread's passes of `engine.forward`, which are of no `generate()`."""
+
+    number = 0
+
+
+KEY_PASSES = _KeyPasses()
 
 
 @dataclass(eq=False)
@@ -61,25 +60,6 @@ class _ThreadState(threading.local):
         self.outer_ids: Tensor | None = None
 
 
-def _untraced(hook: _Hook) -> _Hook:
-    """`torch.compiler.disable` where something is compiled: its import takes five seconds.
-
-    The compiler must not trace hooks: they keep tensors and read the length of a cache.
-    """
-    disabled: list[Any] = []
-
-    @wraps(hook)
-    def called(*args: Any, **kwargs: Any) -> None:
-        if "torch._dynamo" not in sys.modules:
-            hook(*args, **kwargs)
-            return
-        if not disabled:
-            disabled.append(torch.compiler.disable(hook))
-        disabled[0](*args, **kwargs)
-
-    return called  # type: ignore[return-value]
-
-
 class _Hooks:
     """The hook functions. They hold the states of each thread, and no part of the processor.
 
@@ -87,24 +67,23 @@ class _Hooks:
     without `kwargs`, and nobody will ask for those states.
     """
 
-    def __init__(self, model: nn.Module, decoder: nn.Module) -> None:
+    def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
         self.thread = _ThreadState()
         self._decoder = weakref.ref(decoder)
         self._model_names = list(inspect.signature(model.forward).parameters)
         self._names = list(inspect.signature(decoder.forward).parameters)
         self._ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
+        self._takes_input = location.side == "input"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Hooks:
         return self  # a copied model has its own decoder
 
-    @_untraced
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        if kwargs is not None:
-            self.thread.outer_ids = _argument(self._ids_name, self._model_names, args, kwargs)
+        given = {**dict(zip(self._model_names, args, strict=False)), **(kwargs or {})}
+        self.thread.outer_ids = given.get(self._ids_name)
 
-    @_untraced
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
@@ -113,36 +92,28 @@ class _Hooks:
         trains = decoder.training and torch.is_grad_enabled()
         if kwargs is None or trains or KEY_PASSES.number or decoder is not self._decoder():
             return
-        lists, drafts = _processors_and_drafts()
-        if lists is not None or drafts:
+        call = Call()
+        if call.processors is not None or call.drafts:
             return
-        ids = _argument("input_ids", self._names, args, kwargs)
-        ids = outer if ids is None else ids  # some models embed the ids before the decoder
+        given = {**dict(zip(self._names, args, strict=False)), **kwargs}
+        # Some models embed the ids before the decoder.
+        ids = outer if given.get("input_ids") is None else given["input_ids"]
         start = None
         for name in _CACHE_NAMES:
-            if name in kwargs or name in self._names:
-                start = _cache_length(_argument(name, self._names, args, kwargs))
+            if name in given or name in self._names:
+                start = _cache_length(given.get(name))
                 break
         if isinstance(ids, Tensor):
             thread.open = start, ids
 
-    @_untraced
-    def on_input(
-        self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> None:
-        if kwargs is not None:
-            self._take(first_tensor(args, kwargs))
-
-    @_untraced
-    def on_output(self, _: nn.Module, __: Any, output: Any) -> None:
-        self._take(first_output(output))
-
-    def _take(self, states: Any) -> None:
+    def on_key(self, _: nn.Module, args: tuple[Any, ...], last: Any = None) -> None:
+        """Takes the states. `last` has the keyword arguments of the module, or its output."""
         thread = self.thread
-        if thread.open is None or not isinstance(states, Tensor):
+        if thread.open is None or last is None:
             return
+        states = first_tensor(args, last) if self._takes_input else first_output(last)
         (start, ids), thread.open = thread.open, None
-        if states.numel() != ids.numel() * states.shape[-1]:
+        if not isinstance(states, Tensor) or states.numel() != ids.numel() * states.shape[-1]:
             return  # not one vector per token, such as with embeddings before the ids
         # A copy is needed: CUDA graphs reuse the memory of their output, and a network may work in
         # place.
@@ -150,11 +121,18 @@ class _Hooks:
         thread.windows.append(Window(start, ids, copied))
 
 
-def _argument(name: str, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if name in kwargs:
-        return kwargs[name]
-    place = names.index(name) if name in names else len(args)
-    return args[place] if place < len(args) else None
+def first_output(output: Any) -> Any:
+    """Returns the states among a module's outputs: the output itself, or the first of several."""
+    several = isinstance(output, (tuple, list)) or hasattr(output, "to_tuple")
+    return output[0] if several else output
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the states among a module's arguments: the first tensor, positional ones first."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value
+    return None
 
 
 def _cache_length(cache: Any) -> int | Tensor | None:
@@ -180,20 +158,18 @@ class StateCapture:
     """Attaches to a model and finds the states that a call of a logits processor is about."""
 
     def __init__(self, model: nn.Module, location: KeyLocation) -> None:
-        refuse_whole_graphs(model)
         decoder = decoder_of(model)
         module = model.get_submodule(location.module)
-        hooks = _Hooks(model, decoder)
+        hooks = _Hooks(model, decoder, location)
         handles = [decoder.register_forward_pre_hook(hooks.on_decoder, with_kwargs=True)]
         if decoder is not model:
             handles.append(model.register_forward_pre_hook(hooks.on_model, with_kwargs=True))
         if location.side == "input":
-            handles.append(module.register_forward_pre_hook(hooks.on_input, with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(hooks.on_key, with_kwargs=True))
         else:
-            handles.append(module.register_forward_hook(hooks.on_output))
-        forget_compiled(model)
+            handles.append(module.register_forward_hook(hooks.on_key))
         self._thread = hooks.thread
-        self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
+        self._finalizer = weakref.finalize(self, _detach, handles)
         self._finalizer.atexit = False
 
     def close(self) -> None:
@@ -242,12 +218,9 @@ def _on_host(input_ids: Tensor, windows: deque[Window]) -> Tensor:
     return on_host.view(input_ids.shape)
 
 
-def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
+def _detach(handles: list[Any]) -> None:
     for handle in handles:
         handle.remove()
-    alive = model()
-    if alive is not None:
-        forget_compiled(alive)
 
 
 class Call:
@@ -261,24 +234,18 @@ class Call:
     """
 
     def __init__(self) -> None:
-        lists, self.drafts = _processors_and_drafts()
+        lists, self.drafts = None, False
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if lists is None and frame.f_code is _CALL:
+                lists = frame
+            self.drafts = self.drafts or frame.f_code.co_name == _DRAFT
+            frame = frame.f_back
         loop = None if lists is None else lists.f_back
         self.processors = _local(lists, "self")
         self.config: Any = _local(loop, "generation_config")
         going_on = _local(loop, "unfinished_sequences")
         self.going_on = going_on if isinstance(going_on, Tensor) else None
-
-
-def _processors_and_drafts() -> tuple[FrameType | None, bool]:
-    """The call of a processor list on the stack, and whether a candidate generator is there."""
-    lists, drafts = None, False
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if lists is None and frame.f_code is _CALL:
-            lists = frame
-        drafts = drafts or frame.f_code.co_name == _DRAFT
-        frame = frame.f_back
-    return lists, drafts
 
 
 def _local(frame: FrameType | None, name: str) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from knn_logits.errors import ConfigError, ModelError
 
@@ -43,11 +43,13 @@ class KeyLocation:
         return f"{self.module}:{self.side}"
 
 
-def original(module: nn.Module) -> nn.Module:
-    """Returns the module that `torch.compile(module)` has wrapped."""
-    wrapped: Any = vars(module).get("_modules", {}).get("_orig_mod", module)
-    assert isinstance(wrapped, nn.Module)
-    return wrapped
+def _is_compiled(module: nn.Module) -> bool:
+    attributes = vars(module)
+    return (
+        attributes.get("_compiled_call_impl") is not None
+        or hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
+        or "_orig_mod" in attributes["_modules"]
+    )
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
@@ -75,6 +77,11 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     """Resolves the name of a key to a module of this model."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
+    if any(map(_is_compiled, model.modules())):
+        raise ModelError(
+            "kNN reads states inside the model, which compiled code passes over: pass the model "
+            "before torch.compile"
+        )
     named: Any = getattr(model, "find_key", None)  # an engine names the places of its keys itself
     if named is not None:
         return KeyLocation(name, named(name), "output")
@@ -109,7 +116,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
     decoder = decoder_of(model)
     for module in breadth_first(decoder):
         if isinstance(module, nn.ModuleList) and len(module):
-            last = original(module[-1])
+            last = module[-1]
             if isinstance(last, GradientCheckpointingLayer):
                 return last
     raise ModelError(
@@ -156,17 +163,3 @@ def _path_of(model: nn.Module, target: nn.Module) -> str:
         if module is target:
             return str(path)
     raise ModelError(f"{type(target).__name__} is not a module of {type(model).__name__}")
-
-
-def first_output(output: Any) -> Any:
-    """Returns the states among a module's outputs: the output itself, or the first of several."""
-    several = isinstance(output, (tuple, list)) or hasattr(output, "to_tuple")
-    return output[0] if several else output
-
-
-def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns the states among a module's arguments: the first tensor, positional ones first."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            return value
-    return None

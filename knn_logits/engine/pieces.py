@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import islice, product
 from typing import Any
@@ -18,10 +17,6 @@ _MOST_WAITING = 4 * _CONTEXT
 _LONGEST_CUT = 128
 # How many tokens may be left out at each end until no character is cut, the fewest first.
 _CUTS = sorted(product(range(4), range(4)), key=sum)
-# A word has hardly ever more tokens after its first.
-LONGEST_WORD = 16
-# The rest of a word, or of a number such as 3.8, 19:15 or K-3733.
-REST_OF_WORD = re.compile(r"(?:\w|[.,:'’/-](?=\w))*")
 
 
 class Pieces:

@@ -33,7 +33,7 @@ from knn_logits.evidence.trace import Trace
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.vote import Vote, influences, log_p_knn_of, mix_row
+from knn_logits.mixture.vote import influences, log_p_knn_of, mix_row
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
@@ -223,15 +223,6 @@ class Tracer:
                 sequence = replace(sequence, prompt=prompt, apart=apart)
             traced.append(sequence)
         return Trace(traced, self.memory.names)
-
-
-def documents_behind(memory: Memory, vote: Vote, row: int, token: int) -> list[DocumentShare]:
-    """The documents behind a token that is chosen now, the largest share first."""
-    part, chosen = slice(row, row + 1), vote.log_p[row : row + 1, token]
-    neighbors, lmbda = vote.neighbors[part], vote.lmbdas[part]
-    tokens = torch.tensor([token], device=chosen.device)
-    shares = influences(vote.log_weights[part], neighbors.values, tokens, chosen, lmbda)[0]
-    return shares_by_document(memory, neighbors.ids[0], shares)
 
 
 def shares_by_document(memory: Memory, entries: Tensor, shares: Tensor) -> list[DocumentShare]:

@@ -13,11 +13,11 @@ from typing_extensions import Unpack
 from knn_logits.arrays import Array
 from knn_logits.corpus.documents import checked_text
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
-from knn_logits.engine.forward import evaluating, input_device, key_states_and_logits, windows_batch
+from knn_logits.engine.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.engine.pairs import PairTokenizer
 from knn_logits.engine.pieces import InnerText, parts_of, token_texts
 from knn_logits.engine.tokens import text_ids
-from knn_logits.engine.windows import plan
+from knn_logits.engine.windows import plan, windows_batch
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
 from knn_logits.evidence.quotation import Quotations

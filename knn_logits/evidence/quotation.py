@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import LONGEST_WORD, REST_OF_WORD, InnerText
+from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
 # A passage is compared with the text where this many tokens are the same.
 _MIN_SHARED = 6
-# The text and the passage must agree again within this many tokens, for at least three tokens or up
-# to an end of the text.
-_FURTHEST, _AGAIN = 8, 3
-# The most passages that are compared at one position, and the most tokens on each side.
-_PASSAGES, _REACH = 8, 48
+# The most words of a difference on each side.
+_FURTHEST = 8
+# The most passages that are compared at one position, and the most tokens around those that are the
+# same.
+_PASSAGES, _REACH = 8, 56
 # Minimum number of words that are the same around a difference. Capitalized words do not count,
 # since lines such as "Status: Final" are the same in many documents.
 _WORDS = 4
@@ -32,8 +33,6 @@ _WORDS = 4
 _MOSTLY = 2
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
-# A sentence ends here, for the purpose of telling what belongs to the one around a difference.
-_SENTENCE = re.compile(r"[.!?]+[\s\"'”»)]+|\n\s*\n")
 
 
 @dataclass(frozen=True)
@@ -45,22 +44,16 @@ class Difference:
     store: int
     begin: int  # and those of the passage stand at [begin, end) in the datastore's tokens
     end: int
-    before: int  # number of tokens before and after them that are the same
-    after: int
-    ends: bool  # whether the text ends with these
-
-    @property
-    def same(self) -> int:
-        """Number of tokens that are the same."""
-        return self.before + self.after
+    same: int  # number of words before and after them that are the same
 
 
-class _Match(NamedTuple):
-    """A passage whose tokens before a position are those of the text."""
+@dataclass
+class _Run:
+    """Tokens [first, last) of a text that a passage has too, from the position `begin` on."""
 
-    store: int
-    position: int
-    length: int
+    first: int
+    last: int
+    begin: int
 
 
 class Quotations:
@@ -69,7 +62,8 @@ class Quotations:
     def __init__(self, stores: Sequence[Datastore]) -> None:
         self._stores = stores
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
-        self._matches: dict[int, list[_Match]] = {}
+        # By datastore, document, and the distance of the passage from the text in tokens.
+        self._runs: dict[tuple[int, int, int], list[_Run]] = {}
         self._supported: set[int] = set()
         self._compared: set[int] = set()  # places of tokens that some passage has in a row
         # Passages whose words are those of the text up to the next place, by that place.
@@ -82,25 +76,23 @@ class Quotations:
         self._votes[place] = values, weights[0].numpy()
         # Entries without a share in the vote do not count, as in a datastore of weight 0.
         voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
-        if neighbors.shared is not None:
-            # The search has counted up to more than these.
-            voting &= neighbors.shared[0].numpy() >= _MIN_SHARED
         entries = entries[voting]
-        matches: list[_Match] = []
+        matches: list[tuple[int, int, int]] = []
         for number, store in enumerate(self._stores):
             numbers = entries - self._bounds[number]
             if len(self._stores) > 1:
                 numbers = numbers[(numbers >= 0) & (numbers < len(store))]
             positions = numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
+            tokens, first = np.asarray(store.tokens), store.documents.first
             matches += (
-                _Match(number, position, length)
-                for position, length in _alike(
-                    np.asarray(store.tokens), store.documents.first, positions, ids[:place]
-                )
+                (length, number, position)
+                for position, length in _alike(tokens, first, positions, ids[:place])
             )
-        on = {(match.store, match.position) for match in matches} | self._going_on.pop(place, set())
+        on = {match[1:] for match in matches} | self._going_on.pop(place, set())
         same = [
-            match for match in sorted(on) if self._stores[match[0]].tokens[match[1]] == ids[place]
+            (number, position)
+            for number, position in sorted(on)
+            if self._stores[number].tokens[position] == ids[place]
         ]
         if same:
             self._supported.add(place)
@@ -108,12 +100,22 @@ class Quotations:
             self._going_on[place + 1] = {
                 (number, position + 1)
                 for number, position in same[:_PASSAGES]
-                if position + 1 < self._document(_Match(number, position, 0))[2]
+                if position + 1 < self._document(number, position)[2]
             }
-        if matches:
-            matches.sort(key=lambda match: -match.length)
-            self._compared.update(range(place - matches[0].length, place))
-            self._matches[place] = matches[:_PASSAGES]
+        matches.sort(key=lambda match: -match[0])
+        for length, number, position in matches[:_PASSAGES]:
+            self._compared.update(range(place - length, place))
+            document, _, _ = self._document(number, position)
+            runs = self._runs.setdefault((number, document, position - place), [])
+            if not runs or runs[-1].last < place - length:
+                runs.append(_Run(place - length, place, position - length))
+            runs[-1].last = place
+
+    def _document(self, store: int, position: int) -> tuple[int, int, int]:
+        """The document of a position, and its first and last bound."""
+        documents = self._stores[store].documents
+        number = int(documents.at_token(position))
+        return number, documents[number].first, documents[number].first + documents[number].length
 
     def verbatim(self, differences: Sequence[Difference]) -> set[int]:
         """The places whose token a passage has, too, after the same six tokens or among them."""
@@ -127,133 +129,56 @@ class Quotations:
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order."""
-        candidates = [gap for gap in self._candidates(ids, text) if _is_prose(gap, ids, text)]
+        words, known = words_in(text.parts(ids)), self._supported | self._compared
+        found = [
+            gap
+            for (store, _, _), runs in self._runs.items()
+            for run in runs
+            if not {run.first - 1, run.last} <= known
+            for gap in self._around(store, run, words, text)
+            if not self._covers(gap, len(ids))
+        ]
         chosen: list[Difference] = []
-        for gap in sorted(candidates, key=lambda gap: -gap.same):
-            whole = self._whole_words(gap, ids, text)
-            if all(whole.last <= other.first or whole.first >= other.last for other in chosen):
-                chosen.append(whole)
-        parts = [part for gap in chosen for part in self._parts(gap, ids, text)]
-        return sorted(parts, key=lambda gap: gap.first)
+        for gap in sorted(found, key=lambda gap: -gap.same):
+            if all(gap.last <= other.first or gap.first >= other.last for other in chosen):
+                chosen.append(gap)
+        return sorted(chosen, key=lambda gap: gap.first)
 
-    def _candidates(self, ids: Array, text: InnerText) -> list[Difference]:
-        differences: list[Difference | None] = []
-        compared = set()
-        for place, matches in self._matches.items():
-            longest = matches[0].length
-            for match in matches:
-                differences += self._all_after(ids, place, match)
-                start = (match.store, place - match.length, match.position - match.length)
-                if match.length == longest < min(place, _REACH) and start not in compared:
-                    compared.add(start)
-                    differences.append(self._before(ids, place, match, text))
-        return [gap for gap in differences if gap is not None]
-
-    def _all_after(self, ids: Array, place: int, match: _Match) -> list[Difference]:
-        """Finds the differences from a passage in a row, as long as the text follows it."""
-        differences: list[Difference] = []
-        _, _, end = self._document(match)
-        while place < len(ids) and match.position < end and place not in self._supported:
-            gap = self._after(ids, place, match)
-            if gap is None:
-                break
-            differences.append(gap)
-            if gap.after >= _REACH:
-                break
-            place = gap.last + gap.after
-            match = _Match(match.store, gap.end + gap.after, gap.same)
-        return differences
-
-    def _after(self, ids: Array, place: int, match: _Match) -> Difference | None:
-        """Looks for the place where the text and the passage agree again after a difference."""
-        tokens, _, end = self._document(match)
-        rest = ids[place : place + _FURTHEST + _REACH]
-        passage = tokens[match.position : min(end, match.position + _FURTHEST + _REACH)]
-        again = _again(rest, passage, place + len(rest) == len(ids))
-        if again is None:
-            return None
-        skipped, replaced, after = again
-        ends = place + skipped + after == len(ids)
-        begin = match.position
-        return Difference(
-            place, place + skipped, match.store, begin, begin + replaced, match.length, after, ends
+    def _covers(self, gap: Difference, end: int) -> bool:
+        """Whether some passage has the words of a difference, and a token on each side of them."""
+        last = min(gap.last + 1, end)
+        return any(
+            run.first < gap.first and run.last + (run.last in self._supported) >= last
+            for runs in self._runs.values()
+            for run in runs
         )
 
-    def _before(self, ids: Array, place: int, match: _Match, text: InnerText) -> Difference | None:
-        """Looks for the place where the text and the passage agreed before a difference."""
-        tokens, first, end = self._document(match)
-        last, begin = place - match.length, match.position - match.length
-        # Another passage may have the words of the text before this one.
-        later = (
-            self._matches.get(matches) for matches in range(last + _MIN_SHARED, place + _REACH)
-        )
-        reach = (
-            _MIN_SHARED + number - matches[0].length
-            for number, matches in enumerate(later)
-            if matches
-        )
-        if min(reach, default=0) < 0:
-            return None
-        low = max(0, last - _FURTHEST - _REACH)
-        passage = tokens[max(first, begin - _FURTHEST - _REACH) : begin]
-        if low == 0 and _bare(text(passage)).endswith(_bare(text(ids[:last]))):
-            return None  # a text's first word is cut otherwise, since no space is before it
-        if low == 0 and (opening := _bare(text(ids[:1]))):
-            passage = passage.copy()
-            alike = [token for token in set(passage.tolist()) if _bare(text([token])) == opening]
-            passage[np.isin(passage, alike)] = ids[0]
-        again = _again(ids[low:last][::-1], passage[::-1], low == 0)
-        if again is None:
-            return None
-        skipped, replaced, before = again
-        after = match.length + _run(ids[place:], tokens[match.position : end])
-        ends = last + after == len(ids)
-        return Difference(
-            last - skipped, last, match.store, begin - replaced, begin, before, after, ends
-        )
-
-    def _document(self, match: _Match) -> tuple[Array, int, int]:
-        """A datastore's tokens, and the first and last bound of a match's document."""
-        store = self._stores[match.store]
-        document = store.documents[store.documents.at_token(match.position)]
-        return np.asarray(store.tokens), document.first, document.first + document.length
-
-    def _whole_words(self, gap: Difference, ids: Array, text: InnerText) -> Difference:
-        """Widens a difference to whole words, on both sides by the same tokens."""
-        while gap.before and not text(ids[gap.first : gap.first + 1])[:1].isspace():
-            if text(ids[gap.first - 1 : gap.first])[-1:].isspace():
-                break
-            gap = replace(gap, first=gap.first - 1, begin=gap.begin - 1, before=gap.before - 1)
-        # If words were left out or put in, the next word stands on both sides.
-        if gap.after and (gap.first == gap.last or gap.begin == gap.end):
-            gap = replace(gap, last=gap.last + 1, end=gap.end + 1, after=gap.after - 1)
-        rest = REST_OF_WORD.match(text(ids[gap.last : gap.last + LONGEST_WORD]))
-        left = len(rest[0]) if rest else 0
-        while gap.after and left > 0:
-            left -= len(text(ids[gap.last : gap.last + 1]))
-            gap = replace(gap, last=gap.last + 1, end=gap.end + 1, after=gap.after - 1)
-        return gap
-
-    def _parts(self, gap: Difference, ids: Array, text: InnerText) -> list[Difference]:
-        """Divides a difference of several words where both sides have the same word."""
-        passage = self._stores[gap.store].tokens[gap.begin : gap.end].tolist()
-        mine = words_in(text.parts(ids[gap.first : gap.last]))
-        theirs = words_in(text.parts(passage))
-        parts = []
+    def _around(
+        self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
+    ) -> Iterator[Difference]:
+        """Finds the differences between a passage and the words around a run."""
+        _, first, end = self._document(store, run.begin)
+        begin = max(first, run.begin - _REACH)
+        passage = self._stores[store].tokens[begin : run.begin + run.last - run.first + _REACH]
+        theirs = words_in(text.parts(passage[: end - begin].tolist()))
+        low, high = run.first - _REACH, run.last + _REACH
+        mine = [word for word in every if word.last > low and word.first < high]
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
-        for kind, a, b, c, d in matcher.get_opcodes():
+        codes = matcher.get_opcodes()
+        # What stands before and after all that is the same is no difference.
+        for number, (kind, a, b, c, d) in enumerate(codes[1:-1], start=1):
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
-            if kind == "equal" or same:
+            if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:
+                continue
+            left, right = codes[number - 1][1], codes[number + 1][2]
+            ends = right == len(mine) and mine[-1] == every[-1]
+            if not _is_prose(mine[:left], mine[left:a], mine[b:right], mine[right:], ends=ends):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
-                a, b, c, d = (a, b + 1, c, d + 1) if b < len(mine) else (a - 1, b, c - 1, d)
-            ours, rival = mine[max(a, 0) : b], theirs[max(c, 0) : d]
-            if ours and rival:
-                first, last = gap.first + ours[0].first, gap.first + ours[-1].last
-                begin, end = gap.begin + rival[0].first, gap.begin + rival[-1].last
-                parts.append(replace(gap, first=first, last=last, begin=begin, end=end))
-        return parts
+                a, b, c, d = (a, b + 1, c, d + 1) if mine[b].bare else (a - 1, b, c - 1, d)
+            span = begin + theirs[c].first, begin + theirs[d - 1].last
+            yield Difference(mine[a].first, mine[b - 1].last, store, *span, right - left - (b - a))
 
 
 def _alike(
@@ -282,86 +207,66 @@ def _alike(
 
 
 class _Word(NamedTuple):
-    """A word as it is compared, its first token, and the place after its last one."""
+    """A word as it is compared and as it is written, its first token, and that after its last."""
 
     bare: str
+    written: str  # with the white space after it
     first: int
     last: int
 
 
 def words_in(parts: Sequence[str]) -> list[_Word]:
-    """Finds the words, which white space separates, in the texts of some tokens."""
+    """Finds the words in the texts of some tokens; signs after a word are a word of their own."""
     ends = np.cumsum([len(part) for part in parts])
     words = []
-    for match in re.finditer(r"\S+", "".join(parts)):
-        first, last = np.searchsorted(ends, [match.start(), match.end() - 1], side="right").tolist()
+    for match in re.finditer(r"(\S*[\w\u0300-\u036f]|[^\w\s]+)\s*", "".join(parts)):
+        first, last = np.searchsorted(
+            ends, [match.start(), match.end(1) - 1], side="right"
+        ).tolist()
         while first and not parts[first - 1]:
             first -= 1  # the first bytes of a character that several tokens make
-        words.append(_Word(_bare(match[0]), first, last + 1))
+        words.append(_Word(_bare(match[1]), match[0], first, last + 1))
     return words
 
 
-def _run(text: Array, passage: Array) -> int:
-    """Counts the tokens at the beginning of two texts that are the same, at most `_REACH`."""
-    size = min(len(text), len(passage), _REACH)
-    differ = np.flatnonzero(text[:size] != passage[:size])
-    return int(differ[0]) if len(differ) else size
-
-
-def _again(text: Array, passage: Array, whole: bool) -> tuple[int, int, int] | None:
-    """Finds where two texts that begin differently become the same."""
-    ours, theirs = text[: _FURTHEST + 1].tolist(), passage[: _FURTHEST + 1].tolist()
-    for total in range(1, 2 * _FURTHEST + 1):
-        for skipped in range(max(0, total - _FURTHEST), min(_FURTHEST, total) + 1):
-            if ours[skipped : skipped + 1] != theirs[total - skipped : total - skipped + 1]:
-                continue
-            same = _run(text[skipped:], passage[total - skipped :])
-            if same >= _AGAIN or (same and whole and skipped + same == len(text)):
-                return skipped, total - skipped, same
-    return None
-
-
-def _is_prose(gap: Difference, ids: Array, text: InnerText) -> bool:
-    """Whether enough words around a difference are the same, in the same paragraph."""
-    sides = (
-        text(ids[gap.first - gap.before : gap.first]),
-        text(ids[gap.last : gap.last + gap.after]),
-    )
-    before, after = re.split(r"\n\s*\n", sides[0])[-1], re.split(r"\n\s*\n", sides[1])[0]
-    left, right = _words(before), _words(after)
-    if len(_every_word(before + " " + after)) < _MOSTLY * _unlike(gap, ids, text, *sides):
-        return False
+def _is_prose(
+    opening: Sequence[_Word],
+    before: Sequence[_Word],
+    after: Sequence[_Word],
+    following: Sequence[_Word],
+    *,
+    ends: bool,
+) -> bool:
+    """Whether enough words `before` and `after` a difference are the same, in one paragraph."""
+    # The words of the sentence that are unlike those of the passage.
+    begin = rest = 0
+    if not any(map(_ends_sentence, before)):
+        begin = sum(bool(word.bare) for word in _up_to(_ends_sentence, opening[::-1]))
+    if not any(map(_ends_sentence, after)):
+        rest = sum(bool(word.bare) for word in _up_to(_ends_sentence, following))
+    sides = _up_to(_ends_paragraph, before[::-1]), _up_to(_ends_paragraph, after)
+    alike = sum(bool(word.bare) for side in sides for word in side)
+    left, right = (sum(map(_is_small, side)) for side in sides)
     # A sentence may begin with names and numbers only, as with a date. Its first word is cut
     # otherwise if a line begins with it.
-    opens = len(_every_word(_opening(gap, ids, text, sides[0]))) <= 1
-    return left + right >= _WORDS and (left > 0 or opens) and (right > 0 or gap.ends)
+    sure = (left > 0 or begin <= 1) and (right > 0 or ends)
+    return sure and left + right >= _WORDS and alike >= _MOSTLY * (begin + rest)
 
 
-def _unlike(gap: Difference, ids: Array, text: InnerText, before: str, after: str) -> int:
-    """Counts the words of the sentence around a difference that the passage does not have."""
-    last = gap.last + gap.after
-    count = len(_every_word(_opening(gap, ids, text, before)))
-    if gap.after < _REACH and not _SENTENCE.search(after + " "):
-        count += len(_every_word(_SENTENCE.split(text(ids[last : last + _REACH]))[0]))
-    return count
+def _up_to(ends: Callable[[_Word], bool], words: Sequence[_Word]) -> list[_Word]:
+    return list(takewhile(lambda word: not ends(word), words))
 
 
-def _opening(gap: Difference, ids: Array, text: InnerText, before: str) -> str:
-    """The beginning of the sentence around a difference, as far as the passage does not have it."""
-    # The words beyond the compared tokens are not known to be unlike.
-    if gap.before >= _REACH or _SENTENCE.search(before):
-        return ""
-    first = gap.first - gap.before
-    return _SENTENCE.split(text(ids[max(0, first - _REACH) : first]))[-1]
+def _ends_sentence(word: _Word) -> bool:
+    return bool(re.search(r"[.!?]|\n\s*\n", word.written)) and not word.bare
 
 
-def _every_word(text: str) -> list[str]:
-    return re.findall(r"\w+", text)
+def _ends_paragraph(word: _Word) -> bool:
+    return bool(re.search(r"\n\s*\n", word.written))
 
 
-def _words(text: str) -> int:
-    words = re.findall(r"[^\W\d_]{2,}", text)
-    return sum(not word[0].isupper() for word in words)
+def _is_small(word: _Word) -> bool:
+    return len(word.bare) > 1 and word.bare.isalpha() and not word.written[0].isupper()
 
 
 def _bare(text: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessor
@@ -17,13 +19,10 @@ from knn_logits.engine.compatibility import check_tokenizer, vocabulary_size
 from knn_logits.engine.hooks import Call, Courses, StateCapture, Window
 from knn_logits.engine.tokens import end_tokens
 from knn_logits.errors import ConfigError, ModelError, TraceError
-from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer, documents_behind
+from knn_logits.evidence.assemble import MAX_NEIGHBORS, Tracer
 from knn_logits.evidence.recording import NO_RECORD, Recorder
-from knn_logits.evidence.records import DocumentShare
 from knn_logits.evidence.trace import Trace
-from knn_logits.generation.arguments import arguments_for_drafts, checked_ids, is_ids, with_defaults
-from knn_logits.generation.drafts import DraftedDecoding, Drafter
-from knn_logits.generation.looping import end_loops
+from knn_logits.generation.drafts import DraftedDecoding, Drafter, arguments_for_drafts
 from knn_logits.mixture.gates.gate import Gate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings, generation_settings
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 _NO_PASS = (
     "kNN is off: a KNNLogitsProcessor was called, but its model made no forward pass over "
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
-    "a copy, in evaluation mode, and run by PyTorch itself"
+    "a copy, in evaluation mode, run by PyTorch itself and not compiled (disable_compile=True)"
 )
 
 
@@ -105,19 +104,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         """The memory's vote at this thread's latest step; None before the first step."""
         return getattr(self._current, "vote", None)
 
-    def documents(self, token: int, row: int = 0) -> list[DocumentShare]:
-        """Returns the documents behind a token, while it is written, the largest share first.
-
-        Args:
-            token: The token that was chosen at this thread's latest step, as a streamer gets it.
-            row: Its row of the batch.
-
-        Returns:
-            Each document's share in the token's probability. They are those that `trace` has later;
-            empty before the first step, and where the memory had no part.
-        """
-        return [] if self.vote is None else documents_behind(self.memory, self.vote, row, token)
-
     def close(self) -> None:
         """Removes the hooks from the model, which is then as it was before."""
         self._closed = True
@@ -137,7 +123,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         With drafts one forward pass gives several tokens, and the text stays the same in float32.
         In half precision or quantised, such passes round otherwise, which changes a text every few
         hundred tokens; where an `AdaptiveGate` decides, it gets them only while a passage is
-        followed. Drafts work for one text at a time, greedy or sampled, as `arguments.can_draft`
+        followed. Drafts work for one text at a time, greedy or sampled, as `drafts.can_draft`
         explains. Otherwise this is the same as `generate()`.
 
         Args:
@@ -309,3 +295,83 @@ class KNNLogitsProcessor(LogitsProcessor):
         padding = [token for token in pads if token is not None]
         tracer = Tracer(self.memory, tokenizer, max_neighbors)
         return tracer.recorded(recording, sequences, pads=padding, prompt=prompt, rows=rows)
+
+
+def is_ids(value: Any) -> bool:
+    """Whether something is a tensor of tokens, whole numbers [rows, length]."""
+    return isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point()
+
+
+def checked_ids(arguments: dict[str, Any]) -> Tensor | None:
+    """Returns the ids of the prompt in arguments of `generate()`; None if there are none."""
+    ids: Tensor | None = arguments.get("input_ids")
+    if ids is not None and not is_ids(ids):
+        raise ConfigError(
+            f"the prompt must be a tensor of ids [rows, length], not {type(ids).__name__}: call "
+            'generate(**tokenizer(text, return_tensors="pt"))'
+        )
+    return ids
+
+
+def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """Adds settings that hold unless a call of `generate()` has its own."""
+    defaults = {name: value for name, value in defaults.items() if name not in arguments}
+    config_argument = arguments.get("generation_config")
+    if config_argument is None:
+        return defaults | arguments
+    # transformers deprecates arguments beside such an object.
+    config = copy.deepcopy(config_argument)
+    for name, value in defaults.items():
+        if getattr(config, name, None) is None:
+            setattr(config, name, value)
+    return arguments | {"generation_config": config}
+
+
+def goes_round(answer: Sequence[int], size: int) -> bool:
+    """Whether the end of an answer goes round.
+
+    Its tokens repeat after a period, for a whole period and for at least `size` tokens.
+    """
+    length = len(answer)
+    for period in range(1, length // 2 + 1):
+        repeated = max(period, size)
+        stretch = period + repeated
+        if stretch > length or answer[-1] != answer[-1 - period]:
+            continue
+        if answer[-repeated:] == answer[-stretch : length - period]:
+            return True
+    return False
+
+
+def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence[int]) -> Tensor:
+    """Leaves a looping row only the tokens that end a text.
+
+    Args:
+        scores: [rows, vocabulary].
+        ids: int64 [rows, length], the texts, on the CPU.
+        start: The length of their prompts.
+        size: The fewest tokens that count as repeated.
+        ends: The tokens that end a text.
+
+    Returns:
+        The scores, [rows, vocabulary]. A text that may not end yet, or never does, keeps them.
+    """
+    result, answers = scores, ids.numpy()[:, start:]
+    places = answers.shape[1] - size
+    if places <= 0 or not ends:
+        return scores
+    # Where the last tokens of each row occur before. Few places agree with more than the last.
+    same = np.ones((len(answers), places), bool)
+    for back in range(size - 1, -1, -1):
+        same &= answers[:, back : back + places] == answers[:, places + back, None]
+        if not same.any():
+            return scores
+    for row in np.flatnonzero(same.any(axis=1)).tolist():
+        if not goes_round(answers[row].tolist(), size):
+            continue
+        ended = torch.full_like(scores[row], float("-inf"))
+        ended[ends] = scores[row, ends]
+        if bool((ended > torch.finfo(scores.dtype).min).any()):
+            result = scores.clone() if result is scores else result
+            result[row] = ended
+    return result

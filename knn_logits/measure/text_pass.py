@@ -18,12 +18,18 @@ from torch import Tensor, nn
 from knn_logits.arrays import Array, Ints
 from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import model_record, vocabulary_size
-from knn_logits.engine.forward import input_device, key_states_and_logits, windows_batch
-from knn_logits.engine.keys import tokens_of_pass
+from knn_logits.engine.forward import input_device, key_states_and_logits
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.tokens import special_tokens, token_blocks
-from knn_logits.engine.windows import Piece, TextWindow, batches, stream
+from knn_logits.engine.windows import (
+    Piece,
+    TextWindow,
+    batches,
+    stream,
+    tokens_of_pass,
+    windows_batch,
+)
 from knn_logits.search.neighbors import Prefixes
 from knn_logits.store.files import replacing
 

@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 
 from knn_logits.engine.compatibility import check_model, locate_key, vocabulary_size
 from knn_logits.engine.forward import input_device
-from knn_logits.engine.keys import KeySource
 from knn_logits.engine.tokens import control_tokens, end_tokens
+from knn_logits.engine.windows import KeySource
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from knn_logits.engine.keys import KeySource
+from knn_logits.engine.windows import KeySource
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.index.opening import Indexes
 from knn_logits.metrics import Metric

@@ -174,18 +174,6 @@ class Neighbors:
     occurrences: tuple[Occurrences, ...] = ()
     matched: Tensor | None = None
 
-    @classmethod
-    def from_distances(
-        cls,
-        ids: Tensor,
-        distances: Tensor,
-        values: Tensor,
-        metric: Metric = DEFAULT_METRIC,
-        **fields: Any,
-    ) -> Neighbors:
-        """Makes neighbors from distances, or from similarities, as the metric has them."""
-        return cls(ids, as_distance(distances, metric), values, metric, **fields)
-
     @property
     def distances(self) -> Tensor:
         """float32 [rows, k], the distances or similarities that `metric` has."""

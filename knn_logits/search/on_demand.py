@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.keys import KeySource
-from knn_logits.engine.windows import TextWindow
+from knn_logits.engine.windows import KeySource, TextWindow
 from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries

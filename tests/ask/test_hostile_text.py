@@ -7,14 +7,15 @@ from growth import grows_faster
 
 import knn_logits
 from knn_logits.ask.messages import chat_prompt, fitting
-from knn_logits.engine.languages import language_of, words_of
 from knn_logits.engine.passages import (
     MAX_CHARACTERS,
     MAX_TOKENS,
     cut_sentences,
     heading_name,
+    language_of,
     read_passages,
     sentence_span,
+    words_of,
 )
 
 SIZE = 3_000

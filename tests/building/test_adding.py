@@ -150,7 +150,7 @@ def test_a_document_of_one_token_adds_no_entry(model, tokenizer, make):
 
 
 def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, caplog):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
     stores = [make(name, DOCUMENTS[:8], **settings) for name in ("a", "b")]
     more = {"batch_tokens": 64}

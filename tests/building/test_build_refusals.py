@@ -80,7 +80,7 @@ def test_settings_are_checked_before_a_folder_is_made(build, tmp_path, settings,
 
 
 def test_an_unfinished_build_with_other_windows_is_refused(build, tmp_path, monkeypatch):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 2048)
     settings = {"window": WindowConfig(16, 8), "batch_tokens": 32}
     with pytest.raises(Stop):

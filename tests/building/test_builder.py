@@ -164,7 +164,7 @@ def test_building_twice_gives_the_same_bytes(build, tmp_path, factory, concatena
 def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     build, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 4096)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 4096)
     seen = []
     again = build(
         TEXTS,

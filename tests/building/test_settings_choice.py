@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
+from distances import from_distances
 from handmade import make_store, naive_entries
 
 import knn_logits
@@ -15,7 +16,6 @@ from knn_logits.building.settings_choice import (
     without_part,
 )
 from knn_logits.errors import ConfigError
-from knn_logits.search.neighbors import Neighbors
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], list(range(12, 20))]
 
@@ -45,7 +45,7 @@ def test_a_large_document_is_cut_into_parts(tmp_path):
 
 def test_neighbors_of_the_own_part_are_taken_out():
     parts = np.array([1, 1, 2, 3, 3], dtype=np.int32)
-    neighbors = Neighbors.from_distances(
+    neighbors = from_distances(
         torch.tensor([[0, 2, 4], [3, 1, -1]]),
         torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, np.inf]]),
         torch.zeros(2, 3, dtype=torch.int64),

@@ -186,7 +186,7 @@ def test_pairs(tokenizer, tmp_path):
 def test_a_stopped_call_goes_on_and_another_text_begins_again(
     sync, store, monkeypatch, caplog, tokenizer, other
 ):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     texts = {**FIRST_TEXTS, "b.txt": TEXTS[6] * 3, "g.txt": TEXTS[7] * 3}
     monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 2048)
     small = {"batch_tokens": 32}

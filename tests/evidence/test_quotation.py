@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 import knn_logits
 from knn_logits import Trace, explain
 from knn_logits.evidence.quotation import Quotations
-from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import contradiction, words_of
+from knn_logits.evidence.trace import to_html
 from knn_logits.search.neighbors import Neighbors
 
 EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
@@ -223,7 +223,7 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
     for place in range(10, len(ids)):
         # The search finds the passage once only.
         entry = place - 1 if place == 12 else other
-        neighbors = Neighbors.from_distances(
+        neighbors = Neighbors(
             torch.tensor([[entry]]), torch.zeros(1, 1), store.values[[entry]][None].long()
         )
         quotations.look(ids, place, neighbors, torch.zeros(1, 1))

@@ -13,7 +13,7 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.render import show
+from knn_logits.evidence.trace import show
 
 
 def test_words_that_one_passage_replaces_make_one_line():

@@ -12,8 +12,8 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.render import to_html
 from knn_logits.evidence.sources import main_sources, words_of
+from knn_logits.evidence.trace import to_html
 
 
 def token(text, influence=0.0, document=None):

@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.arguments import can_draft
+from knn_logits.generation.drafts import can_draft
 
 PROMPTS = [
     "When error code E42 appears, open",

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import TEXTS
 from transformers import LogitsProcessor
 
 from knn_logits import KNNLogitsProcessor
@@ -83,3 +84,31 @@ def test_end_tokens_of_every_kind(mine, store, tokenizer, end):
         output = greedy(mine, tokenizer, knn, tokens=4, pad_token_id=0, **given)
         trace = knn.trace(output, tokenizer)
     assert len(trace[0].tokens) == 4
+
+
+class Only(LogitsProcessor):
+    """Forbids all tokens but some."""
+
+    def __init__(self, *tokens):
+        self.tokens = list(tokens)
+
+    def __call__(self, input_ids, scores):
+        allowed = torch.full_like(scores, -torch.inf)
+        allowed[:, self.tokens] = scores[:, self.tokens]
+        return allowed
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_constraint_before_the_processor_holds_for_the_memory(model, tokenizer, store, draft):
+    inputs = tokenizer(TEXTS[0][:40], return_tensors="pt")
+    settings = {**inputs, "max_new_tokens": 12, "do_sample": False, "draft": draft}
+    with KNNLogitsProcessor(model, store, lmbda=0.9, k=16, temperature=0.5) as knn:
+        free = knn.generate(**settings)[0, inputs["input_ids"].shape[1] :].tolist()
+        allowed = [token for token in range(40, 60) if token not in free]
+        output = knn.generate(**settings, logits_processor=[Only(*allowed), knn])
+        written = output[0, inputs["input_ids"].shape[1] :].tolist()
+        traced = knn.trace(output, tokenizer)[0].tokens
+    assert set(written) <= set(allowed)
+    # The vote came after the constraint, so it is of the allowed tokens alone.
+    assert all(0 < token.p <= 1 for token in traced)
+    assert sum(token.p for token in traced) > 12 / len(allowed)

@@ -5,7 +5,7 @@ import torch
 from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor
-from knn_logits.generation.looping import goes_round
+from knn_logits.generation.processor import goes_round
 from knn_logits.store.records import SettingsRecord
 
 FERRY = "From Gran to Hallo the crossing takes 45 minutes."

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from distances import from_distances
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def make_neighbors(seed, rows, k, metric="l2", padded=True):
             distances[row, count:] = np.inf
     if metric != "l2":
         distances = -distances
-    neighbors = Neighbors.from_distances(
+    neighbors = from_distances(
         *(torch.from_numpy(array) for array in (ids, distances, values)), metric
     )
     targets = torch.from_numpy(random.integers(0, 6, rows))
@@ -125,8 +126,8 @@ def test_temperatures_cover_the_scale_and_go_through_the_given_one(scale, throug
 def test_spread_is_the_mean_distance_beyond_the_nearest():
     distances = torch.tensor([[1.0, 3.0, math.inf], [5.0, math.inf, math.inf], [4.0, 4.0, 10.0]])
     ids = torch.tensor([[1, 2, -1], [3, -1, -1], [4, 5, 6]])
-    neighbors = Neighbors.from_distances(ids, distances, torch.zeros(3, 3, dtype=torch.int64))
+    neighbors = from_distances(ids, distances, torch.zeros(3, 3, dtype=torch.int64))
     assert spread(neighbors) == pytest.approx((1.0 + 2.0) / 2)
-    flipped = Neighbors.from_distances(ids, -distances, neighbors.values, "ip")
+    flipped = from_distances(ids, -distances, neighbors.values, "ip")
     assert spread(flipped) == pytest.approx((1.0 + 2.0) / 2)
     assert spread(Neighbors.nothing(3)) == 1.0

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from distances import from_distances
 from hypothesis import given
 from hypothesis import strategies as st
 from papers import (
@@ -20,7 +21,6 @@ from papers import (
 )
 
 from knn_logits.mixture.vote import influences, log_weights, mix
-from knn_logits.search.neighbors import Neighbors
 
 
 @given(cases(forbidden=True))
@@ -58,7 +58,7 @@ def test_a_row_without_neighbors_is_exactly_the_models(case, data):
     row = data.draw(st.integers(0, neighbors.rows - 1))
     ids, distances = neighbors.ids.clone(), neighbors.distances.clone()
     ids[row], distances[row] = -1, FAR[metric]
-    emptied = Neighbors.from_distances(ids, distances, neighbors.values, metric)
+    emptied = from_distances(ids, distances, neighbors.values, metric)
     for share in (lmbda, torch.full((neighbors.rows,), lmbda)):
         found = mixture(emptied, log_p_lm, metric, temperature, share)
         assert same_bits(found[row], log_p_lm[row])

@@ -106,7 +106,7 @@ def test_a_prefix_is_read_before_every_source(marian, pair_tokenizer, build):
 
 @pytest.mark.parametrize("at", [1, 300, 700])
 def test_a_build_that_was_stopped_ends_with_the_same_bytes(build, monkeypatch, at):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     expected = contents(build("whole", MANY, **SMALL).folder)
     for phase, done in (("keys", at), ("tokens", 200), ("keys", at + 200)):
         with pytest.raises(Stop):
@@ -127,7 +127,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("changed", CHANGES)
 def test_another_plan_or_text_is_refused_on_resume(build, monkeypatch, changed):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     with pytest.raises(Stop):
         build("s", MANY, **SMALL, progress=stopping(300))
     options = {"documents": MANY} | CHANGES[changed]

@@ -21,7 +21,7 @@ def build(marian, pair_tokenizer, tmp_path):
 
 
 def test_an_addition_that_was_stopped_goes_on(marian, pair_tokenizer, build, monkeypatch):
-    monkeypatch.setattr("knn_logits.engine.keys._BUFFER_BYTES", 1024)
+    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
     monkeypatch.setattr("knn_logits.store.writer.SHARD_BYTES", 4096)
     stores = [build(name, MANY[:16], **SMALL) for name in ("a", "b")]
     add = lambda store, more, **options: knn_logits.add_documents(  # noqa: E731

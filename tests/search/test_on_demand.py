@@ -14,7 +14,7 @@ import knn_logits
 from knn_logits import Datastore, Document, KNNLogitsProcessor, Memory, WindowConfig, explain
 from knn_logits.building.removing import compact
 from knn_logits.engine.compatibility import locate_key
-from knn_logits.engine.keys import KeySource
+from knn_logits.engine.windows import KeySource
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageKeys, Passages

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from knn_logits.engine.location import breadth_first, feed_forward, first_tensor
+from knn_logits.engine.hooks import first_tensor
+from knn_logits.engine.location import breadth_first, feed_forward
 from knn_logits.errors import ModelError
 
 

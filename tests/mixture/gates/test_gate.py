@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from distances import from_distances
 from gate_cases import neighbors_of
 
 from knn_logits.errors import ConfigError
@@ -17,7 +18,7 @@ LM = torch.log_softmax(torch.zeros(3, 5), -1)
 def rows_of(distances, ids=None):
     distances = torch.tensor(distances)
     ids = torch.zeros(distances.shape, dtype=torch.int64) if ids is None else torch.tensor(ids)
-    return Neighbors.from_distances(ids, distances, torch.zeros_like(ids), "l2")
+    return from_distances(ids, distances, torch.zeros_like(ids), "l2")
 
 
 def lmbda_of(gate, neighbors):

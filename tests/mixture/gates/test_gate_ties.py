@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from distances import from_distances
 from gate_cases import random_adaptive, random_meta_k
 
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.vote import log_weights
-from knn_logits.search.neighbors import Neighbors, powers_up_to
+from knn_logits.search.neighbors import powers_up_to
 
 
 @pytest.mark.parametrize("kind", ["meta-k", "adaptive"])
@@ -24,7 +25,7 @@ def test_the_order_of_equally_near_neighbors_changes_nothing(kind):
     for _ in range(20):
         order = torch.stack([torch.randperm(k, generator=random) for _ in range(rows)])
         parts = (part.gather(-1, order) for part in (ids, distances, values))
-        neighbors = Neighbors.from_distances(*parts)
+        neighbors = from_distances(*parts)
         weights = log_weights(neighbors, 0.3)
         asked = neighbors, weights, "l2", log_p_lm
         lmbda = (
