@@ -31,10 +31,9 @@ from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate, Bal
 from knn_logits.mixture.gates.gate import trained
 from knn_logits.mixture.vote import Weighing, log_p_knn_of
 from knn_logits.progress import counter, no_progress
-from knn_logits.search.matches import Matches
+from knn_logits.search.matches import Matches, SuffixIndex
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.retriever import Retriever
-from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.records import GateRecord, SettingsRecord

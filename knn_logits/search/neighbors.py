@@ -139,6 +139,31 @@ class Occurrences:
         return [getattr(self, field.name) for field in fields(self)]
 
 
+def joined_occurrences(parts: list[Occurrences]) -> Occurrences:
+    """Joins the occurrences in several corpora, as if these were one corpus."""
+    lengths = torch.stack([part.lengths for part in parts])
+    longest = lengths.amax(dim=0)
+    counts = torch.stack([part.counts for part in parts]) * (lengths == longest)
+    total = counts.sum(dim=0)
+    logs = (counts.double() / total.clamp(min=1)).log().float()
+    weights = [
+        (part.log_weights + log_share.unsqueeze(-1)).nan_to_num(nan=-math.inf, neginf=-math.inf)
+        for part, log_share in zip(parts, logs, strict=True)
+    ]
+    log_weights = torch.cat(weights, dim=-1)
+    ids = torch.cat([part.ids for part in parts], dim=-1)
+    return Occurrences(
+        ids.masked_fill(log_weights == -math.inf, -1),
+        torch.cat([part.values for part in parts], dim=-1),
+        log_weights,
+        longest,
+        total,
+        parts[0].shares,
+        parts[0].rarity,
+        parts[0].coverage,
+    )
+
+
 @dataclass(frozen=True)
 class Neighbors:
     """The nearest entries of a batch of queries, with what is known of each.

@@ -14,9 +14,9 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import Recent
+from knn_logits.search.matches import SuffixIndex
 from knn_logits.search.neighbors import Neighbors, Prefixes, joined
 from knn_logits.search.retriever import Retriever
-from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.entries import Contexts
@@ -130,7 +130,8 @@ class PassageFinder:
         counts = high - low
         numbers, points = [], []
         for place in np.flatnonzero((matched > 0) & (counts <= _MOST_OCCURRENCES)).tolist():
-            entries = self._suffixes.entries(int(low[place]), int(high[place]))
+            places = self._suffixes.order[low[place] : high[place]]
+            entries = self._suffixes.entries(places)
             passages = np.unique(self._passages.of_entries(entries))
             numbers.append(passages)
             points.append(np.full(len(passages), np.log1p(len(self._passages) / len(passages))))

@@ -14,9 +14,8 @@ import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.index.opening import Indexes
-from knn_logits.search.matches import InfiniGram
+from knn_logits.search.matches import InfiniGram, SuffixIndex
 from knn_logits.search.neighbors import Prefixes
-from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.settings.config import KNNConfig
 
 RANDOM = np.random.default_rng(5)
@@ -108,7 +107,7 @@ def test_counts_are_those_of_a_plain_search(corpus):
 def test_one_occurrence_of_each_token_stands_for_many(corpus, monkeypatch):
     some = [text[-1:] for text in contexts(40)]
     whole = SuffixIndex(corpus).find(asked(some))
-    monkeypatch.setattr("knn_logits.search.suffix_index.MOST_OCCURRENCES", 8)
+    monkeypatch.setattr("knn_logits.search.matches.MOST_OCCURRENCES", 8)
     less = SuffixIndex(corpus).find(asked(some))
     assert torch.equal(less.counts, whole.counts)
     assert less.ids.shape[1] < whole.ids.shape[1]

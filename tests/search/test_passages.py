@@ -5,9 +5,9 @@ import pytest
 from handmade import make_store
 
 from knn_logits.building.indexing import build_suffixes
+from knn_logits.search.matches import SuffixIndex
 from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageFinder, Passages
-from knn_logits.search.suffix_index import SuffixIndex
 from knn_logits.store.records import OnDemandRecord
 
 # Three passages of four entries each, in three documents.
