@@ -6,7 +6,7 @@ import torch
 from distances import from_distances
 from hypothesis import strategies as st
 
-from knn_logits.mixture.vote import drop_impossible, log_weights, mix
+from knn_logits.mixture.vote import Weighing, drop_impossible, mix
 
 INF = math.inf
 FAR = {"l2": INF, "ip": -INF, "cosine": -INF}
@@ -76,7 +76,7 @@ def cases(draw, metrics=("l2", "ip", "cosine"), rows=(1, 4), forbidden=False):
 
 
 def mixture(neighbors, log_p_lm, metric, temperature, lmbda):
-    weights = log_weights(neighbors, temperature)
+    weights = Weighing(temperature).log_weights(neighbors)
     votes = drop_impossible(weights, neighbors.values, log_p_lm)
     return mix(log_p_lm, votes, neighbors.values, lmbda)
 

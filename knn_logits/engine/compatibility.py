@@ -21,7 +21,6 @@ from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import DatastoreError, MismatchError, ModelError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import ModelRecord, TokenizerRecord
 
 logger = logging.getLogger(__name__)
@@ -227,8 +226,8 @@ def check_model(
     same_engine = mine.engine == theirs.engine == TRANSFORMERS
     if not error <= (SAME_WEIGHTS if same_engine else SAME_QUANTISED):
         raise MismatchError(
-            f"{store.folder} was built by another model ({_difference(model, manifest)}; its keys "
-            f"differ by {error:.0%}): load {theirs.named}, which built it"
+            f"{store.folder} was built by another model (its keys differ by {error:.0%}): load "
+            f"{theirs.named}, which built it"
         )
     if error <= SAME_KEYS:
         return
@@ -247,17 +246,6 @@ def check_model(
         mine.dtype,
         advice if same_engine else "",
     )
-
-
-def _difference(model: nn.Module, manifest: Manifest) -> str:
-    mine, theirs = model_record(model), manifest.model
-    if mine.type != theirs.type:
-        return f"a {theirs.type}, not a {mine.type}"
-    if mine.config_sha256 != theirs.config_sha256:
-        return f"a {theirs.type} of another configuration"
-    if mine.adapter != theirs.adapter:
-        return "the same model without an adapter" if mine.adapter else "the same with an adapter"
-    return "the same configuration with other weights"
 
 
 def check_tokenizer(tokenizer: Any, store: Datastore) -> None:

@@ -103,20 +103,6 @@ class Recording:
     bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def goes_on(self, input_ids: Tensor) -> bool:
-        """Settles the open steps, at the first call of the next forward pass."""
-        first, *candidates = self.open
-        with self.lock:
-            if not first.settle(input_ids):
-                return False
-            for step in candidates:
-                # This candidate was not accepted.
-                accepted = step.length < input_ids.shape[1] and step.settle(input_ids)
-                if not accepted and self.steps.get(step.length) is step:
-                    del self.steps[step.length]
-            self.open = []
-        return True
-
     def fits(self, sequences: Tensor) -> bool:
         """Whether the recorded `generate()` can have returned these sequences."""
         rows, first = self.prompt.shape
@@ -151,24 +137,6 @@ class Recording:
             choices.append(step.chosen(row, ids[position]))
         return choices
 
-    def add(self, input_ids: Tensor, vote: Vote, going_on: Tensor | None, candidates: int) -> None:
-        """Adds a step whose choice is still open."""
-        step = Step(
-            length=input_ids.shape[1],
-            ids=input_ids,
-            neighbors=vote.neighbors,
-            weights=vote.log_weights,
-            lmbda=vote.lmbda,
-            log_p_lm=vote.log_p_lm,
-            going_on=going_on,
-            likeliest=vote.log_p_lm.max(dim=-1),
-            candidates=vote.candidates(candidates) if candidates else None,
-        )
-        with self.lock:
-            self.steps[step.length] = step
-            self.open.append(step)
-            self.bytes += 24 * vote.neighbors.ids.numel()
-
 
 class Recorder:
     """Records the generations of a processor, and keeps the latest.
@@ -188,17 +156,41 @@ class Recorder:
     ) -> None:
         """Adds a step; `first` says whether it is the first call about its forward pass."""
         recording: Recording | None = course.recording
-        if recording is None or (first and not recording.goes_on(input_ids)):
+        if recording is not None and first:
+            with recording.lock:
+                settled = recording.open[0].settle(input_ids)
+                for step in recording.open[1:] if settled else ():
+                    # This candidate was not accepted.
+                    accepted = step.length < input_ids.shape[1] and step.settle(input_ids)
+                    if not accepted and recording.steps.get(step.length) is step:
+                        del recording.steps[step.length]
+                recording.open = [] if settled else recording.open
             # The rows of beam search change places, so that nothing tells which token each chose.
-            broken, recording = recording, Recording(input_ids, self._ends)
-            course.recording = recording
+            recording = recording if settled else None
+        if recording is None:
+            recording = Recording(input_ids, self._ends)
             with self._lock:
-                kept = [one for one in self._recordings if one is not broken]
+                kept = [one for one in self._recordings if one is not course.recording]
                 kept = [*kept, recording][-_MOST_RECORDINGS:]
                 while len(kept) > 1 and sum(one.bytes for one in kept) > _MOST_BYTES:
                     del kept[0]
                 self._recordings = kept
-        recording.add(input_ids, vote, going_on, self._candidates)
+            course.recording = recording
+        step = Step(
+            length=input_ids.shape[1],
+            ids=input_ids,
+            neighbors=vote.neighbors,
+            weights=vote.log_weights,
+            lmbda=vote.lmbda,
+            log_p_lm=vote.log_p_lm,
+            going_on=going_on,
+            likeliest=vote.log_p_lm.max(dim=-1),
+            candidates=vote.candidates(self._candidates) if self._candidates else None,
+        )
+        with recording.lock:
+            recording.steps[step.length] = step
+            recording.open.append(step)
+            recording.bytes += 24 * vote.neighbors.ids.numel()
 
     def fitting(self, sequences: Tensor, course: Course | None = None) -> Recording:
         """The recording of an output of `generate()`. That of `course` is looked at first.

@@ -36,7 +36,7 @@ from knn_logits.evidence.sources import (
     words_of,
 )
 from knn_logits.printable import Encoded, one_line, printable
-from knn_logits.store.files import storage_error, write_bytes
+from knn_logits.store.files import write_bytes
 
 _FORMAT, _VERSION = "knn-logits trace", 1
 
@@ -54,20 +54,8 @@ _DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
 
 
 def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text to a file, whole or not at all, or into a pipe or a device."""
-    where = Path(path)
-    if where.exists() and (not where.is_file() or where.is_relative_to("/dev")):
-        try:
-            with where.open("a", encoding="utf-8") as stream:
-                stream.write(text)
-        except OSError as error:
-            raise storage_error(where, error) from error
-        return
-    where = where.resolve()
-    mode = where.stat().st_mode if where.exists() else None
-    write_bytes(where, text.encode())
-    if mode is not None:
-        where.chmod(mode)
+    """Writes a text to a file, whole or not at all."""
+    write_bytes(Path(path).resolve(), text.encode())
 
 
 @cache

@@ -55,30 +55,24 @@ class Weighing:
 
     def log_weights(self, neighbors: Neighbors) -> Tensor:
         """log w_i, float32 [rows, k], -inf for padding. A row sums to 1, or is empty."""
-        if self.shares is None or not neighbors.k:
-            return log_weights(neighbors, self.temperature, self.bonus(neighbors))
-        # The share of a datastore that finds nothing goes to the others.
-        alone, parts = replace(self, shares=None), neighbors.split(len(self.shares))
-        weights = [
-            alone.log_weights(part) + (math.log(share) if share > 0.0 else NO_WEIGHT)
-            for part, share in zip(parts, self.shares, strict=True)
-        ]
-        return normalised(torch.cat(weights, dim=-1))
-
-
-def log_weights(neighbors: Neighbors, temperature: float, bonus: Tensor | None = None) -> Tensor:
-    """log w_i of each neighbor, from the parts of its logit."""
-    nearness = neighbors.nearness
-    if not nearness.shape[-1]:
-        return nearness
-    # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
-    # infinitely far, the nearest counts as finite, since inf - inf is NaN.
-    limits = torch.finfo(nearness.dtype)
-    scale = 1.0 / min(max(temperature, limits.tiny), 1.0 / limits.tiny)
-    logits = (nearness - nearness.amax(dim=-1, keepdim=True).clamp_(min=limits.min)) * scale
-    if bonus is not None:
-        logits = logits + bonus
-    return normalised(logits)
+        nearness = neighbors.nearness
+        if not nearness.shape[-1]:
+            return nearness
+        if self.shares is not None:
+            # The share of a datastore that finds nothing goes to the others.
+            alone, parts = replace(self, shares=None), neighbors.split(len(self.shares))
+            weights = [
+                alone.log_weights(part) + (math.log(share) if share > 0.0 else NO_WEIGHT)
+                for part, share in zip(parts, self.shares, strict=True)
+            ]
+            return normalised(torch.cat(weights, dim=-1))
+        # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
+        # infinitely far, the nearest counts as finite, since inf - inf is NaN.
+        limits = torch.finfo(nearness.dtype)
+        scale = 1.0 / min(max(self.temperature, limits.tiny), 1.0 / limits.tiny)
+        logits = (nearness - nearness.amax(dim=-1, keepdim=True).clamp_(min=limits.min)) * scale
+        bonus = self.bonus(neighbors)
+        return normalised(logits if bonus is None else logits + bonus)
 
 
 def normalised(logits: Tensor) -> Tensor:

@@ -263,7 +263,9 @@ class Neighbors:
 
     def to(self, device: torch.device | str) -> Neighbors:
         """The same neighbors with all tensors on `device`. `searched` stays on the CPU."""
-        present = {self.ids.device, *(part.ids.device for part in self.occurrences)}
+        present = {self.ids.device}
+        for part in self.occurrences:
+            present.add(part.ids.device)
         if present == {torch.device(device)}:
             return self
         moved = tuple(part.to(device) for part in self.occurrences)

@@ -9,7 +9,7 @@ from distances import from_distances
 from knn_logits import KNNLogitsProcessor, build_datastore, explain, remove_documents
 from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import Deadline, Limits
-from knn_logits.mixture.vote import Vote, drop_impossible, log_weights, mix
+from knn_logits.mixture.vote import Vote, drop_impossible, Weighing, mix
 from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session, turns_of
@@ -73,7 +73,7 @@ def test_a_word_turns_where_the_page_says():
     logits[5, values[5, 0]] = -1e9
     neighbors = from_distances(ids, distances.masked_fill(ids < 0, float("inf")), values, "l2")
     log_p_lm = torch.log_softmax(logits, -1)
-    weights = drop_impossible(log_weights(neighbors, 5.0), values, log_p_lm)
+    weights = drop_impossible(Weighing(5.0).log_weights(neighbors), values, log_p_lm)
     turned = 0
     for one in (slice(row, row + 1) for row in range(12)):
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from papers import cases, mixture, paper_mixture, paper_votes, paper_weights
 
 from knn_logits.mixture.vote import (
+    Weighing,
     influences,
-    log_weights,
     mix,
 )
 
@@ -49,7 +49,7 @@ def test_influences_and_the_models_share_sum_to_1(case, data):
     _metric, neighbors, log_p_lm, temperature, lmbda = case
     neighbors = replace(neighbors, nearness=neighbors.nearness.double())
     log_p_lm = torch.log_softmax(log_p_lm.double(), dim=-1)
-    weights = log_weights(neighbors, temperature)
+    weights = Weighing(temperature).log_weights(neighbors)
     mixed = mix(log_p_lm, weights, neighbors.values, lmbda)
     rows = torch.arange(neighbors.rows)
     vocabulary = log_p_lm.shape[1]

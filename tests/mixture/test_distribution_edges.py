@@ -20,7 +20,7 @@ from papers import (
     same_bits,
 )
 
-from knn_logits.mixture.vote import influences, log_weights, mix
+from knn_logits.mixture.vote import Weighing, influences, mix
 
 
 @given(cases(forbidden=True))
@@ -72,7 +72,7 @@ def test_a_row_without_neighbors_is_exactly_the_models(case, data):
 )
 def test_extreme_distances_and_temperatures(metric, temperature, distances):
     neighbors = make([[0, 1]], [distances], [[0, 1]], metric=metric)
-    found = log_weights(neighbors, temperature)
+    found = Weighing(temperature).log_weights(neighbors)
     assert not found.isnan().any()
     assert float(found.exp().sum()) == pytest.approx(1.0, abs=1e-6)
     one, other = neighbors.distances[0].double().tolist()

@@ -29,7 +29,7 @@ from knn_logits.mixture.gates.adaptive import (
     gated_vote,
     shares_of,
 )
-from knn_logits.mixture.vote import Weighing, log_weights, mix
+from knn_logits.mixture.vote import Weighing, Weighing, mix
 from knn_logits.search.neighbors import Occurrences, joined, with_occurrences
 
 LEAST = -20.0
@@ -87,7 +87,7 @@ def asked(case, temperature=10.0):
     metric, rows, matches = case
     neighbors = replace(neighbors_of(rows, metric), occurrences=(occurrences_of(matches),))
     log_p_lm = torch.tensor([row[3] for row in rows])
-    return neighbors, log_weights(neighbors, temperature), log_p_lm
+    return neighbors, Weighing(temperature).log_weights(neighbors), log_p_lm
 
 
 def share_by_token(values, weights, size):

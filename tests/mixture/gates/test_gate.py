@@ -9,7 +9,7 @@ from gate_cases import neighbors_of
 
 from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import weigh_rows
-from knn_logits.mixture.vote import log_weights
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import Neighbors
 
 LM = torch.log_softmax(torch.zeros(3, 5), -1)
@@ -46,7 +46,7 @@ def test_what_a_gate_of_ones_own_gives_is_checked():
             return self.answer
 
     neighbors = neighbors_of([([5, 6], [3.0, 8.0], [1, 2], None)])
-    weights, log_p_lm = log_weights(neighbors, 10.0), torch.log(torch.full((1, 4), 0.25))
+    weights, log_p_lm = Weighing(10.0).log_weights(neighbors), torch.log(torch.full((1, 4), 0.25))
     own = Own()
     for answer, message in (
         ((torch.full((1,), 0.5), weights[:, :1]), r"weights of shape \(1, 2\), not \(1, 1\)"),

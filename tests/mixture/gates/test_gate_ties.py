@@ -6,7 +6,7 @@ from distances import from_distances
 from gate_cases import random_adaptive, random_meta_k
 
 from knn_logits.mixture.gates.gate import weigh_rows
-from knn_logits.mixture.vote import log_weights
+from knn_logits.mixture.vote import Weighing
 from knn_logits.search.neighbors import powers_up_to
 
 
@@ -26,7 +26,7 @@ def test_the_order_of_equally_near_neighbors_changes_nothing(kind):
         order = torch.stack([torch.randperm(k, generator=random) for _ in range(rows)])
         parts = (part.gather(-1, order) for part in (ids, distances, values))
         neighbors = from_distances(*parts)
-        weights = log_weights(neighbors, 0.3)
+        weights = Weighing(0.3).log_weights(neighbors)
         asked = neighbors, weights, "l2", log_p_lm
         lmbda = (
             weigh_rows(gate, *asked)[0]

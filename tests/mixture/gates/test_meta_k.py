@@ -22,7 +22,7 @@ from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.gates.meta_k import fit_meta_k_gate, meta_k_features
 from knn_logits.mixture.presets import stored_gate
-from knn_logits.mixture.vote import log_weights, mix
+from knn_logits.mixture.vote import Weighing, mix
 from knn_logits.search.neighbors import powers_up_to
 
 
@@ -46,7 +46,7 @@ def test_the_mixture(case, seed, k, temperature):
     metric, rows = case
     gate, neighbors = random_meta_k(metric, powers_up_to(k), seed=seed), neighbors_of(rows, metric)
     log_p_lm = torch.tensor([row[3] for row in rows])
-    weights = log_weights(neighbors, temperature)
+    weights = Weighing(temperature).log_weights(neighbors)
     lmbda, votes = weigh_rows(gate, neighbors, weights, metric, log_p_lm)
     torch.testing.assert_close(lmbda, gate.lmbda(neighbors, metric, log_p_lm))
     assert votes.dtype == weights.dtype
