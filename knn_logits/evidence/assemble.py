@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -205,15 +205,11 @@ class Tracer:
         *,
         pads: Sequence[int],
         prompt: str | None,
-        rows: Collection[int] | int | None,
     ) -> Trace:
         """Traces what a `generate()` chose, in rows between `pads`."""
-        rows = {rows} if isinstance(rows, int) else rows
         first = recording.prompt.shape[1]
         traced = []
         for number, ids in enumerate(sequences.tolist()):
-            if rows is not None and number not in rows:
-                continue
             chosen = recording.chosen(ids, number, next(iter(pads), None))
             start = next((place for place, token in enumerate(ids[:first]) if token not in pads), 0)
             sequence = self.sequence(ids[start:], first - start, chosen)

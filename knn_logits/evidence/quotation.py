@@ -165,7 +165,7 @@ class Quotations:
         mine = [word for word in every if word.last > low and word.first < high]
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
         codes = matcher.get_opcodes()
-        # What stands before and after all that is the same is no difference.
+        # Words before and after all those that are the same are no difference.
         for number, (kind, a, b, c, d) in enumerate(codes[1:-1], start=1):
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
             if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:

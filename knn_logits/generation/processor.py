@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -254,7 +254,6 @@ class KNNLogitsProcessor(LogitsProcessor):
         max_neighbors: int = MAX_NEIGHBORS,
         prompt: str | None = None,
         pad_token_id: int | None = None,
-        rows: Collection[int] | int | None = None,
     ) -> Trace:
         """Traces which passages caused which token of an output.
 
@@ -267,10 +266,9 @@ class KNNLogitsProcessor(LogitsProcessor):
                 template. The trace has this prompt; without it, all that the model read.
             pad_token_id: The padding token, if `generate()` was given one that is neither the
                 model's nor the tokenizer's. Padding is not traced.
-            rows: The sequences of the output to trace, or a single one; None for all.
 
         Returns:
-            A trace with one sequence for each of these sequences of the output.
+            A trace with one sequence for each of the output.
 
         Raises:
             TraceError: when this processor has not recorded the generation, or no longer has it.
@@ -294,7 +292,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             pads = [*model_pads, tokenizer.pad_token_id]
         padding = [token for token in pads if token is not None]
         tracer = Tracer(self.memory, tokenizer, max_neighbors)
-        return tracer.recorded(recording, sequences, pads=padding, prompt=prompt, rows=rows)
+        return tracer.recorded(recording, sequences, pads=padding, prompt=prompt)
 
 
 def is_ids(value: Any) -> bool:

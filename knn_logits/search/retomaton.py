@@ -197,27 +197,14 @@ class RetomatonRetriever(Retriever):
                     new_ids = np.concatenate([new_ids, followed[row][new]])
                     new_distances = np.concatenate([new_distances, distances[row][new]])
                 ids[row], distances[row] = new_ids, new_distances
-        pointed = self._pointed(ids, pointers, searching)
+        pointed = None
+        if any(map(len, pointers)):
+            pairs = zip(ids, pointers, strict=True)
+            pointed = [np.isin(entries, starts).astype(np.float32) for entries, starts in pairs]
         neighbors, candidates = self._gathered(ids, distances, searching, pointed)
         if self._shared is not None:
             neighbors = replace(neighbors, shared=self._shared.count(neighbors.ids, texts))
         return neighbors, candidates
-
-    @staticmethod
-    def _pointed(
-        ids: list[Array], pointers: list[Array], searching: list[int]
-    ) -> list[Array] | None:
-        """Returns 1 for each entry that a pointer led to, [entries] for each row; None if none."""
-        if not any(len(entries) for entries in pointers):
-            return None
-        pointed = []
-        for row, (entries, starts) in enumerate(zip(ids, pointers, strict=True)):
-            if row in searching:
-                pointed.append(np.isin(entries, starts).astype(np.float32))
-            else:  # `extended` returns the pointers first.
-                pointed.append(np.zeros(len(entries), np.float32))
-                pointed[-1][: len(starts)] = 1.0
-        return pointed
 
     def _gathered(
         self,

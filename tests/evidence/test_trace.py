@@ -74,7 +74,6 @@ def test_a_foreign_output_is_refused(traced, tokenizer):
     for other in ("text", output[0], output.float()):
         with pytest.raises(TraceError, match="needs an output of generate"):
             knn.trace(other, tokenizer)
-    assert knn.trace(output, tokenizer, rows=0) == knn.trace(output, tokenizer, rows=[0])
     changed = output.clone()
     changed[0, -3] = (changed[0, -3] + 1) % 384
     with pytest.raises(TraceError):
