@@ -18,7 +18,7 @@ def by_distance(index, queries, k):
 
 def weighing(retriever):
     """How a memory with this retriever weighs neighbors."""
-    return Weighing.of(retriever.config, retriever.weights)
+    return Weighing.of(retriever.config)
 
 
 def search_steps(retriever, states, ids):

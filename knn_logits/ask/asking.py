@@ -53,8 +53,7 @@ class Asking:
     Args:
         model: A causal language model of transformers, best one with a chat template.
         tokenizer: The model's tokenizer.
-        memory: A memory of this model. Its `exclude` and weights hold: a datastore of weight 0 and
-            excluded documents give no passage.
+        memory: A memory of this model. Its `exclude` holds: excluded documents give no passage.
         config: How questions are answered.
 
     Raises:
@@ -225,7 +224,7 @@ class Asking:
     @cached_property
     def _encoder(self) -> Encoder | None:
         """The encoder of the datastores' vectors, if all have the same and it is here."""
-        stores = self.memory.voting
+        stores = self.memory.stores
         records = [store.manifest.encoder for store in stores]
         reason = (
             "the datastore has no vectors of sentences: build it with an encoder for its language"
@@ -245,7 +244,7 @@ class Asking:
     @cached_property
     def _ranking(self) -> Ranking:
         """The sentences of all datastores with a share in the vote."""
-        stores = self.memory.voting
+        stores = self.memory.stores
         names = ("ranking", *(str(store.folder) for store in stores))
         return self.memory.once(
             stores[0], names, lambda: Ranking(self.tokenizer, stores, self._encoder)
@@ -257,7 +256,7 @@ class Asking:
         names = self.memory.config.exclude
         hidden = {
             (store, number)
-            for store in self.memory.voting
+            for store in self.memory.stores
             for numbers in (
                 store.manifest.removed,
                 *(store.documents.named(name) for name in names),

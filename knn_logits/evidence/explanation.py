@@ -60,7 +60,7 @@ def explain(
         source: The text that an encoder-decoder model reads, without prefix.
         max_neighbors: The most passages to keep for each token.
         candidates: How many of the likeliest tokens the trace names at each token.
-        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
+        settings: `k`, `lmbda`, `temperature`, `device`, `retomaton` and so on, which
             `Memory` explains. The default of each is the datastore's setting for scoring.
 
     Returns:

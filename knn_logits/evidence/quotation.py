@@ -74,7 +74,7 @@ class Quotations:
         """Compares the text before a token with the text before its neighbors."""
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         self._votes[place] = values, weights[0].numpy()
-        # Entries without a share in the vote do not count, as in a datastore of weight 0.
+        # Entries without a share in the vote do not count.
         voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
         entries = entries[voting]
         matches: list[tuple[int, int, int]] = []

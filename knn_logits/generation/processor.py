@@ -59,7 +59,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         record: Whether to keep what `trace` needs, about 24 bytes of each
             neighbor and match for each generated token.
         candidates: How many of the likeliest tokens of each step a trace names.
-        settings: `k`, `lmbda`, `temperature`, `weights`, `device`, `retomaton` and so on, which
+        settings: `k`, `lmbda`, `temperature`, `device`, `retomaton` and so on, which
             `Memory` explains.
 
     Attributes:

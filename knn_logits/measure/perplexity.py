@@ -97,7 +97,7 @@ def evaluate(
             a paired bootstrap.
         progress: A callback that is told how many of the tokens read so far are scored.
         settings: `window`, `concatenate`, `batch_tokens` and `cache`, which `open_bench` explains;
-            `k`, `lmbda`, `weights`, `retomaton` and so on, which `Memory` explains. The
+            `k`, `lmbda`, `retomaton` and so on, which `Memory` explains. The
             default of each is the datastore's setting.
 
     Returns:
@@ -264,8 +264,5 @@ def describe(bench: Bench) -> dict[str, Any]:
             settings["lmbda"] = gate_name(memory.gate)
         for name in changed_settings(config):
             settings.setdefault(name, getattr(config, name))
-        shares = memory.retriever.weights
-        if shares is not None:
-            settings["weights"] = ", ".join(f"{share:g}" for share in shares)
     windows = ("window", "stride", "concatenate")
     return settings | {name: getattr(bench, name) for name in windows}

@@ -77,9 +77,6 @@ class Memory:
             opens them in this process, on `device` and with `threads`.
         preset: "paper" is the papers' kNN-LM with the datastore's k, λ and temperature, without
             its gate. None and "default" take the datastore's settings with its gate.
-        weights: The weight of each of several datastores. Gates compute λ for each datastore from
-            its own neighbors, and the weights, relative to the largest, scale these. Under a
-            constant λ they are shares of the vote, and None merges neighbors by distance.
         k: Neighbors of each query; None takes the datastore's setting.
         lmbda: Weight of the neighbors: a number in [0, 1], or a gate that decides at each token.
             None takes the datastore's gate, or its number if it has no gate.
@@ -212,12 +209,11 @@ class Memory:
         self.retriever: Retriever = open_retriever(
             self.stores,
             self.config,
-            weights=settings.get("weights"),
             apart=[config for config, _ in rules] if adaptive else None,
             indexes=self._indexes,
             source=KeySource(self.model, self.location),
         )
-        self.weighing = Weighing.of(self.config, self.retriever.weights)
+        self.weighing = Weighing.of(self.config)
         self._gated = tuple(self._gates(rules)) if adaptive else ()
         if self._gated:
             self.gate = self._gated[0].gate
@@ -230,19 +226,17 @@ class Memory:
         vocabulary = vocabulary_size(self.model)
         control = tuple(control_tokens(self.model, vocabulary))
         defaults = getattr(self.model, "generation_config", None) or self.model.config
-        weights = self.retriever.weights or [1.0] * len(rules)
         for number, (config, gate) in enumerate(rules):
             assert isinstance(gate, AdaptiveGate)
-            weight = weights[number] / max(weights)
             matches = Matches.of_stores(
                 self.stores,
                 self._indexes,
                 config.exclude,
-                shares=[weight * (other == number) for other in range(len(rules))],
+                only=number,
                 most=MAX_OCCURRENCES,
                 end_token=next(iter(end_tokens(defaults, vocabulary)), None),
             )
-            yield GatedStore(gate.with_control(control), Weighing.of(config), matches, weight)
+            yield GatedStore(gate.with_control(control), Weighing.of(config), matches)
 
     def neighbors(self, states: Tensor, ids: Tensor) -> Neighbors:
         """Finds the neighbors of one or several consecutive steps of a batch of texts.
@@ -379,12 +373,6 @@ class Memory:
     def loop_size(self) -> int | None:
         """The least number of tokens that a looping answer repeats; None does not end loops."""
         return self.stores[0].manifest.settings.no_repeat_ngram_size
-
-    @property
-    def voting(self) -> list[Datastore]:
-        """The datastores that have a share in the vote."""
-        shares = self.retriever.weights or [1.0] * len(self.stores)
-        return [store for store, share in zip(self.stores, shares, strict=True) if share]
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from knn_logits.index.opening import Indexes
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.gates.gate import FittedGate, Gate
 from knn_logits.mixture.gates.meta_k import MetaKGate
-from knn_logits.search.combined import check_document, check_shares
+from knn_logits.search.combined import check_document
 from knn_logits.settings.config import PRESETS, KNNConfig, Preset, SearchSettings, check_names
 from knn_logits.settings.registry import settings_for
 from knn_logits.store.datastore import Datastore
@@ -27,7 +27,6 @@ class MixtureSettings(SearchSettings, total=False):
     """Keyword arguments for asking a memory. `Memory` explains each of them."""
 
     preset: Preset | None
-    weights: Sequence[float] | None
     k: int | None
     lmbda: float | Gate | None
     temperature: float | None
@@ -53,7 +52,6 @@ def resolve(
     """
     check_names("setting", settings, {*MemorySettings.__annotations__, *settings_for()})
     changes: dict[str, Any] = dict(settings)
-    check_shares(changes.pop("weights", None), len(stores))
     without_keys = any(store.manifest.on_demand is not None for store in stores)
     if without_keys and changes.get("retomaton") is None:
         # Pointers need keys, which some of the datastores do not store.

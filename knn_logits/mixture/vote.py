@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -30,17 +30,11 @@ class Weighing:
     temperature: float
     suffix_weight: float = 1.0
     pointer_weight: float = 1.0
-    shares: tuple[float, ...] | None = None  # of datastores side by side; None: they vote together
 
     @classmethod
-    def of(cls, config: KNNConfig, shares: Sequence[float] | None = None) -> Weighing:
+    def of(cls, config: KNNConfig) -> Weighing:
         """The weighing of a memory with these settings."""
-        return cls(
-            config.temperature,
-            config.suffix_weight,
-            config.pointer_weight,
-            None if shares is None else tuple(shares),
-        )
+        return cls(config.temperature, config.suffix_weight, config.pointer_weight)
 
     def bonus(self, neighbors: Neighbors) -> Tensor | None:
         """The part of features in the logits, float32 [rows, k]; None if they add nothing."""
@@ -58,14 +52,6 @@ class Weighing:
         nearness = neighbors.nearness
         if not nearness.shape[-1]:
             return nearness
-        if self.shares is not None:
-            # The share of a datastore that finds nothing goes to the others.
-            alone, parts = replace(self, shares=None), neighbors.split(len(self.shares))
-            weights = [
-                alone.log_weights(part) + (math.log(share) if share > 0.0 else NO_WEIGHT)
-                for part, share in zip(parts, self.shares, strict=True)
-            ]
-            return normalised(torch.cat(weights, dim=-1))
         # Relative to the nearest, no distance leaves the range of floats. Where all neighbors are
         # infinitely far, the nearest counts as finite, since inf - inf is NaN.
         limits = torch.finfo(nearness.dtype)

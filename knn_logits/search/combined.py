@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -85,7 +84,6 @@ def open_retriever(
     stores: Sequence[Datastore],
     config: KNNConfig,
     *,
-    weights: Sequence[float] | None = None,
     apart: Sequence[KNNConfig] | None = None,
     indexes: Indexes | None = None,
     source: KeySource | None = None,
@@ -104,24 +102,7 @@ def open_retriever(
             opened.append(kind(store, own, indexes=indexes))
     if len(opened) == 1:
         return opened[0]
-    return CombinedRetriever(opened, weights, apart=apart is not None)
-
-
-def check_shares(weights: Sequence[float] | None, stores: int) -> list[float] | None:
-    """Refuses weights whose number is not that of the datastores."""
-    if weights is None:
-        return None
-    try:
-        shares = [float(weight) for weight in weights]
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"weights must be a list of numbers, not {weights!r}") from error
-    whole = len(shares) == stores and all(math.isfinite(share) for share in shares)
-    if not whole or min(shares) < 0 or sum(shares) <= 0:
-        raise ConfigError(
-            f"the weights {shares} do not match {stores} datastores: pass one non-negative "
-            "weight for each, at least one above 0"
-        )
-    return shares
+    return CombinedRetriever(opened, apart=apart is not None)
 
 
 def check_document(stores: Sequence[Datastore], name: str) -> None:
@@ -148,17 +129,11 @@ def check_document(stores: Sequence[Datastore], name: str) -> None:
 class CombinedRetriever(Retriever):
     """Searches several datastores as one.
 
-    With weights or `apart` each datastore has k neighbors, which stand side by side in equally
+    With `apart` each datastore has k neighbors, which stand side by side in equally
     many columns; otherwise the k nearest of all datastores are the neighbors.
     """
 
-    def __init__(
-        self,
-        retrievers: Sequence[Retriever],
-        weights: Sequence[float] | None = None,
-        *,
-        apart: bool = False,
-    ) -> None:
+    def __init__(self, retrievers: Sequence[Retriever], *, apart: bool = False) -> None:
         self.retrievers = list(retrievers)
         first = retrievers[0]
         self.store = first.store
@@ -166,12 +141,7 @@ class CombinedRetriever(Retriever):
         self.metric: Metric = first.metric
         self.follows_text = any(retriever.follows_text for retriever in retrievers)
         self.reads_text = any(retriever.reads_text for retriever in retrievers)
-        self.weights = None
-        if weights is not None:
-            # The sum of the largest floats is infinite.
-            parts = [weight / max(weights) for weight in weights]
-            self.weights = [part / sum(parts) for part in parts]
-        self._apart = apart or weights is not None
+        self._apart = apart
         sizes = [len(retriever.store) for retriever in retrievers]
         self._first = [0, *itertools.accumulate(sizes)]
 

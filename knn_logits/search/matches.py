@@ -254,7 +254,7 @@ class Matches:
         indexes: Indexes,
         exclude: tuple[str, ...] = (),
         *,
-        shares: Sequence[float] | None = None,
+        only: int | None = None,
         end_token: int | None = None,
         most: int | None = None,
     ) -> Matches:
@@ -265,7 +265,7 @@ class Matches:
                 has no suffix index takes a second for a million tokens.
             indexes: Keeps what belongs to a datastore.
             exclude: Names of documents to leave out.
-            shares: The share of each datastore in the vote; one with share 0 is left out.
+            only: The number of the only datastore that is read; None for all.
             end_token: The token that follows the end of a document; None if ends do not count.
             most: A suffix that occurs more often in a datastore is no match.
         """
@@ -274,7 +274,7 @@ class Matches:
         tails: list[tuple[_Tails, int]] = []
         first = 0
         for number, store in enumerate(stores):
-            if store.manifest.learned is None and (shares is None or shares[number] > 0.0):
+            if store.manifest.learned is None and only in (None, number):
                 without = store.entries_of(exclude) if exclude else None
                 index = partial(SuffixIndex, store, without)
                 suffixes.append((indexes.once(store, ("suffixes", exclude), index), first))

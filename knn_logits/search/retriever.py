@@ -103,8 +103,6 @@ class Retriever:
             self._shared = once(store, "shared tokens", make)
         self.reads_text = self._shared is not None
 
-    # The share of each of several datastores in the vote; None where all neighbors vote together.
-    weights: list[float] | None = None
     # Whether the neighbors depend on earlier tokens, and not on the state alone.
     follows_text = False
     # Whether a search needs the text before each query, besides the query.

@@ -14,7 +14,6 @@ from knn_logits.settings.declaration import (
     check_fields,
     documented,
     read_share,
-    read_shares,
     setting,
     settings_of,
 )
@@ -197,14 +196,6 @@ class MixtureConfig:
         "Where the other settings come from: the datastore, with its gate, or the papers' kNN-LM, "
         "whose λ is a constant.",
         set_by=("serve", "request"),
-    )
-    weights: tuple[float, ...] | None = setting(
-        None,
-        "Weights of multiple datastores, such as 0.7,0.3. They scale what each gate gives; with a "
-        "constant λ they are shares of the vote, and by default neighbors are merged by distance.",
-        metavar="W,W,...",
-        read=read_shares,
-        set_by=("serve",),
     )
 
     def __post_init__(self) -> None:

@@ -67,14 +67,6 @@ def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None
             raise ConfigError(f"there is no {what} {short(name)}: {hint}")
 
 
-def read_shares(text: str) -> list[float]:
-    """Reads numbers such as 0.7,0.3."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"--weights must be numbers such as 0.7,0.3, not {text!r}") from error
-
-
 def read_share(text: str) -> float | str:
     """Reads a number, or the word auto."""
     try:

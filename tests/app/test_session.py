@@ -9,7 +9,7 @@ from distances import from_distances
 from knn_logits import KNNLogitsProcessor, build_datastore, explain, remove_documents
 from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import Deadline, Limits
-from knn_logits.mixture.vote import Vote, drop_impossible, Weighing, mix
+from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, mix
 from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session, turns_of

@@ -95,12 +95,10 @@ def test_documents_that_are_left_out_or_removed_answer_nothing(asking, store, tm
     assert asking(folder).answer(QUESTION).text != TEXTS[2]
 
 
-def test_several_datastores_are_asked_but_not_one_of_weight_0(asking, store, build, tmp_path):
+def test_several_datastores_are_asked(asking, store, build, tmp_path):
     other = build(["The harbour's hours: it opens at seven."], tmp_path / "other")
     question = "When do the harbour hours open?"
     assert asking([store, other]).answer(question).text.endswith("it opens at seven.")
-    weights = {"weights": [1.0, 0.0]}
-    assert "seven" not in asking([store, other], memory=weights).answer(question).text
 
 
 def test_a_follow_up_question_is_asked_with_the_one_before(asking):

@@ -53,7 +53,6 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
         ((store.folder, "data/held.DOCX"), "'data/held.DOCX' does not exist"),
         ((tmp_path / "nowhere", text), "does not exist"),
         ((store.folder, text, "--window", 8, "--stride", 9), "larger than window"),
-        ((store.folder, store.folder, text, "--weights", "1"), "do not match 2 datastores"),
     ):
         result = run.refused("eval", model_folder, *args)
         assert expected in result.line

@@ -22,7 +22,6 @@ CALLS = {
     "import": ("MODEL", "STORE", "--out", "OUT"),
 }
 WRONG = {
-    "--weights": ("1,2", "datastores"),
     "--preset": ("papers", "preset must be one of default, paper"),
     "--infini-gram": ("1.5", "infini_gram must lie between 0 and 1"),
     "--without": ("nothing.txt", "none of the datastores has a document"),

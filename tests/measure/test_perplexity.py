@@ -197,8 +197,6 @@ def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
         knn_logits.evaluate(model, tokenizer, store, OTHER, batch_tokens=0)
     with pytest.raises(MismatchError):
         knn_logits.evaluate(make_gpt2(seed=5), tokenizer, store, OTHER)
-    with pytest.raises(ConfigError, match="weights"):
-        knn_logits.evaluate(model, tokenizer, [store, store], OTHER, weights=[1.0])
 
 
 def test_the_model_is_left_as_it_was(model, tokenizer, store):

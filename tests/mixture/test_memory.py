@@ -78,9 +78,6 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         KNNLogitsProcessor(model, memory, threads=2)
     with pytest.raises(ConfigError, match="lmbda must lie between"):
         memory.asked(lmbda=1.5)
-    for weights in ([1, 2], [-1], [0], [float("nan")]):
-        with pytest.raises(ConfigError, match="do not match 1 datastores"):
-            memory.asked(weights=weights)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
 

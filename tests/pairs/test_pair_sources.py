@@ -52,11 +52,9 @@ def test_beams_of_a_batch_are_those_of_each_source(marian, pair_tokenizer, pair_
     check_alone(marian, pair_tokenizer, pair_store, SOURCES[6:10], own, BEAMS)
 
 
-@pytest.mark.parametrize("search", [{}, {"weights": [0.3, 0.7]}], ids=["merged", "weights"])
-def test_several_stores(marian, pair_tokenizer, pair_store, other_store, search):
-    own = SETTINGS | search
+def test_several_stores(marian, pair_tokenizer, pair_store, other_store):
     stores = [pair_store, other_store]
-    check_alone(marian, pair_tokenizer, stores, SOURCES[6:9], own, BEAMS)
+    check_alone(marian, pair_tokenizer, stores, SOURCES[6:9], SETTINGS, BEAMS)
 
 
 MODES = {

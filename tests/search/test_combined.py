@@ -1,4 +1,4 @@
-"""Several datastores as one: merged by distance they are one datastore, with weights each votes."""
+"""Several datastores as one: merged by distance they are one datastore."""
 
 import shutil
 
@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from distances import weighing
 from handmade import make_store
 
 from knn_logits import (
     Datastore,
-    Document,
     KNNConfig,
     KNNLogitsProcessor,
     Memory,
     WindowConfig,
-    build_datastore,
     explain,
     remove_documents,
 )
@@ -63,32 +60,11 @@ def test_by_distance_they_are_one_datastore(tmp_path, metric, k):
             assert distance == pytest.approx(theirs[entry], abs=1e-4)
 
 
-def test_with_weights_each_datastore_has_its_share(tmp_path):
-    parts, _ = three(tmp_path)
-    config = KNNConfig(k=50, temperature=2.0)
-    retriever = open_retriever(parts, config, weights=[1, 3, 0])
-    found = retriever.search(asked())
-    weights = weighing(retriever).log_weights(found).exp()
-    assert found.k == 96
-    for number, share in enumerate([0.25, 0.75, 0.0]):
-        own = Retriever(parts[number], config)
-        alone = own.search(asked())
-        expected = weighing(own).log_weights(alone).exp() * share
-        part = slice(32 * number, 32 * number + alone.k)
-        torch.testing.assert_close(weights[:, part], expected)
-        assert weights[:, 32 * number : 32 * number + 32].sum(-1).allclose(torch.tensor(share))
-
-
-def test_a_datastore_that_finds_nothing_leaves_its_share_to_the_others(tmp_path):
+def test_a_datastore_that_finds_nothing_leaves_the_vote_to_the_others(tmp_path):
     parts, _ = three(tmp_path)
     empty = remove_documents(parts[0], ["0", "1", "2", "3"])
-    retriever = open_retriever([empty, parts[1]], KNNConfig(k=4), weights=[0.5, 0.5])
-    found = retriever.search(asked())
-    weights = weighing(retriever).log_weights(found).exp()
-    assert (weights[found.ids < 0] == 0).all()
-    torch.testing.assert_close(weights.sum(-1), torch.ones(9))
-    by_distance = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
-    assert (by_distance.ids >= 32).all()
+    found = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
+    assert (found.ids >= 32).all()
 
 
 def test_datastores_that_do_not_fit_together(tmp_path):
@@ -146,32 +122,6 @@ def test_a_mapping_names_the_datastores(model, tokenizer, halves):
     assert memory.over(halves).names == ("first", "second")
     _, tokens = generated(model, tokenizer, memory)
     assert {n.store for one in tokens for n in one.neighbors} == {"a"}  # has the nearest
-
-
-def test_a_share_of_nothing_is_no_vote(tmp_path, model, tokenizer):
-    """All weight is on a datastore that finds nothing, so the model speaks alone."""
-    texts = [[Document(text, f"{name}{n}") for n, text in enumerate(TEXTS[:2])] for name in "ab"]
-    parts = [
-        build_datastore(
-            model, tokenizer, some, tmp_path / str(n), window=WindowConfig(64, 32), calibrate=False
-        )
-        for n, some in enumerate(texts)
-    ]
-    for retomaton in (False, True):
-        settings = {"weights": [1, 0], "exclude": ["a0", "a1"], "retomaton": retomaton}
-        _, tokens = generated(model, tokenizer, parts, **settings)
-        assert {one.lmbda for one in tokens} == {0.0}
-        inputs = tokenizer("The harbour crane", return_tensors="pt")
-        with KNNLogitsProcessor(model, parts, lmbda=0.5, **settings) as knn:
-            output = model.generate(
-                **inputs,
-                max_new_tokens=3,
-                logits_processor=[knn],
-                output_scores=True,
-                return_dict_in_generate=True,
-            )
-        for one in output.scores:
-            assert float(one.exp().sum()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_trace_tells_folders_of_one_name_apart(tmp_path, model, tokenizer, halves):

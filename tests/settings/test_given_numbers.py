@@ -36,12 +36,6 @@ def test_what_is_no_datastore(model, datastore):
         knn_logits.KNNLogitsProcessor(model, datastore)
 
 
-@pytest.mark.parametrize("weights", [0.3, "a"])
-def test_weights_that_are_no_list(model, store, weights):
-    with pytest.raises(ConfigError, match="weights must be a list of numbers"):
-        knn_logits.KNNLogitsProcessor(model, [store, store], weights=weights)
-
-
 @pytest.mark.parametrize("device", ["tpuu", "cuda:99", 1.5])
 def test_a_device_that_is_not_there(model, store, device):
     with pytest.raises(ConfigError, match="the device"):

@@ -184,7 +184,6 @@ class GatedStore:
     gate: AdaptiveGate
     weighing: Weighing
     matches: Matches
-    weight: float  # Scales λ and s, in [0, 1]
 
 
 def gated_vote(
@@ -209,8 +208,7 @@ def gated_vote(
         matched = drop_impossible(match.log_weights, match.values, log_p_lm)
         weights = drop_impossible(weights, part.values, log_p_lm)
         share = share * any_vote(matched)
-        lmbda = store.weight * ((1.0 - share) * lmbda * any_vote(weights))
-        share = store.weight * share
+        lmbda = (1.0 - share) * lmbda * any_vote(weights)
         nearest.append((weights, lmbda))
         matches.append((matched, share))
         rest.append(1.0 - (lmbda + share))

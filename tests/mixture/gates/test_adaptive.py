@@ -29,7 +29,7 @@ from knn_logits.mixture.gates.adaptive import (
     gated_vote,
     shares_of,
 )
-from knn_logits.mixture.vote import Weighing, Weighing, mix
+from knn_logits.mixture.vote import Weighing, mix
 from knn_logits.search.neighbors import Occurrences, joined, with_occurrences
 
 LEAST = -20.0
@@ -163,7 +163,7 @@ def test_a_small_share_is_none():
     assert shares_of(logits).tolist() == pytest.approx([0.0, 0.0, 0.49, 0.999])
 
 
-SHARES = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9), st.floats(0.1, 1.0))
+SHARES = st.tuples(st.floats(0, 0.9), st.floats(0, 0.9))
 
 
 @given(cases(), st.lists(SHARES, min_size=1, max_size=3))
@@ -172,8 +172,7 @@ def test_the_vote_of_gated_datastores(case, shares):
     metric, rows, matches = case
     neighbors, weights, log_p_lm = asked(case)
     stores = [
-        GatedStore(constant(knn, match, metric), Weighing(10.0), None, weight)
-        for knn, match, weight in shares
+        GatedStore(constant(knn, match, metric), Weighing(10.0), None) for knn, match in shares
     ]
     found = joined([neighbors] * len(stores), -1)
     found = replace(found, occurrences=neighbors.occurrences * len(stores))
@@ -188,11 +187,11 @@ def test_the_vote_of_gated_datastores(case, shares):
         p_knn = share_by_token(row[2], allowed, len(p_lm))
         p_match = share_by_token(kept, [1.0] * len(kept), len(p_lm))
         by_knn, by_match, rest = 0.0, 0.0, 1.0
-        for knn, match, weight in shares:
+        for knn, match in shares:
             s = match if kept else 0.0
-            by_match += weight * s
-            by_knn += weight * (1 - s) * (knn if sum(p_knn) else 0.0)
-            rest *= 1 - weight * (s + (1 - s) * (knn if sum(p_knn) else 0.0))
+            by_match += s
+            by_knn += (1 - s) * (knn if sum(p_knn) else 0.0)
+            rest *= 1 - (s + (1 - s) * (knn if sum(p_knn) else 0.0))
         scale = (1 - rest) / ((by_knn + by_match) or 1.0)
         expected = [
             scale * (by_match * c / max(1, len(kept)) + by_knn * b / (sum(p_knn) or 1.0)) + rest * a
@@ -280,8 +279,6 @@ def test_a_datastore_with_nothing_near_changes_nothing(model, tokenizer, ids, tm
     assert not torch.allclose(alone, log_p("far"), atol=1e-2)
     for names in (("near", "far"), ("far", "near")):
         torch.testing.assert_close(log_p(*names), alone, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(log_p("far", "near", weights=[0.5, 0.5]), alone)
-    torch.testing.assert_close(log_p("near", "far", weights=[0.0, 1.0]), log_p("far"))
     # A datastore without a gate takes the first gate.
     torch.testing.assert_close(log_p("far", "none"), log_p("far"))
     assert not torch.allclose(log_p("none", "far"), log_p("none"), atol=1e-2)
