@@ -45,11 +45,8 @@ class KeyLocation:
 
 def _is_compiled(module: nn.Module) -> bool:
     attributes = vars(module)
-    return (
-        attributes.get("_compiled_call_impl") is not None
-        or hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
-        or "_orig_mod" in attributes["_modules"]
-    )
+    wrapped = hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
+    return wrapped or attributes.get("_compiled_call_impl") is not None
 
 
 def decoder_of(model: nn.Module) -> nn.Module:

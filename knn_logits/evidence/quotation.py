@@ -219,13 +219,21 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
     """Finds the words in the texts of some tokens; signs after a word are a word of their own."""
     ends = np.cumsum([len(part) for part in parts])
     words = []
-    for match in re.finditer(r"(\S*[\w\u0300-\u036f]|[^\w\s]+)\s*", "".join(parts)):
-        first, last = np.searchsorted(
-            ends, [match.start(), match.end(1) - 1], side="right"
-        ).tolist()
-        while first and not parts[first - 1]:
-            first -= 1  # the first bytes of a character that several tokens make
-        words.append(_Word(_bare(match[1]), match[0], first, last + 1))
+    for match in re.finditer(r"\S+\s*", "".join(parts)):
+        written, begin = match[0], match.start()
+        letters = [
+            at
+            for at, sign in enumerate(written, 1)
+            if sign.isalnum() or unicodedata.combining(sign)
+        ]
+        size = letters[-1] if letters and written[letters[-1] :].strip() else len(written)
+        for part in filter(None, (written[:size], written[size:])):
+            bounds = begin, begin + len(part.rstrip()) - 1
+            begin += len(part)
+            first, last = np.searchsorted(ends, bounds, side="right").tolist()
+            while first and not parts[first - 1]:
+                first -= 1  # the first bytes of a character that several tokens make
+            words.append(_Word(_bare(part), part, first, last + 1))
     return words
 
 

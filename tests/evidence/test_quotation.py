@@ -87,6 +87,8 @@ def test_another_text_is_not_contradicted(objections, text):
             "We know from him that now and then the keeper reads the book, and each evening I go.",
             [],
         ),
+        # After the word that differs only a sign is the same.
+        ("Each morning the keeper reads the letter, then sleeps.", []),
         # A sentence of the passage, with words around it.
         (f"They say: {TEXTS[4].replace('book', 'diary')}", [("diary", "book", "4")]),
         (f"He can. {TEXTS[1].replace('drum', 'case')} So can we.", [("case", "drum", "1")]),
@@ -108,6 +110,11 @@ def test_what_another_document_says_word_for_word_is_not_contradicted(build, obj
     store = build(both, tmp_path / "both", **EVERY)
     assert objections(both[0], store) == objections(both[1], store) == []
     assert objections(TEXTS[5].replace("nine", "five"), store)
+    # The other document has another word near one that no document has.
+    near = [TEXTS[4], TEXTS[4].replace("weather", "harbour")]
+    store = build(near, tmp_path / "near", **EVERY)
+    said = objections(near[0].replace("writes", "reads"), store)
+    assert [one[:2] for one in said] == [("reads", "writes")]
 
 
 def test_one_word_differs_in_a_tokenizer_that_drops_the_first_space(model, tmp_path):

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
+from gate_cases import random_adaptive
 
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
@@ -80,6 +81,14 @@ def test_what_does_not_fit_an_open_memory_is_refused(model, store):
         memory.asked(lmbda=1.5)
     with pytest.raises(ConfigError, match="indexes must be an Indexes or None, not str"):
         Memory(model, store, indexes="x")
+
+
+def test_each_gate_reads_the_text_of_its_own_datastore(model, tokenizer, build, tmp_path):
+    stores = [build(TEXTS[:2], tmp_path / "a", k=4), build(TEXTS[5:], tmp_path / "b", k=4)]
+    memory = Memory(model, stores, lmbda=random_adaptive())
+    ids = tokenizer(TEXTS[0][:40], return_tensors="pt")["input_ids"]
+    own, other = memory.neighbors(torch.zeros(1, 1, 32), ids).occurrences
+    assert int(own.lengths[0]) == ids.shape[1] > int(other.lengths[0])
 
 
 def test_the_vote_of_the_latest_step(model, tokenizer, store):
