@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.hooks import KEY_PASSES, first_output, first_tensor
+from knn_logits.engine.hooks import KEY_PASSES, first_output, first_tensor, uncompiled
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ModelError
 
@@ -119,7 +119,7 @@ def _run(
         extra["keys_only"] = True
     KEY_PASSES.number += 1
     try:
-        with torch.inference_mode():
+        with uncompiled(model), torch.inference_mode():
             output = model(**(extra | dict(inputs)))
     except _Reached:
         pass

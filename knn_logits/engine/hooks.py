@@ -11,9 +11,12 @@ import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,7 @@ from transformers import LogitsProcessorList
 
 from knn_logits.engine.location import KeyLocation, decoder_of, is_encoder_decoder
 
+_Hook = TypeVar("_Hook", bound=Callable[..., None])
 _CALL = LogitsProcessorList.__call__.__code__
 # The method by which every candidate generator of assisted decoding makes its drafts.
 _DRAFT = "get_candidates"
@@ -60,6 +64,51 @@ class _ThreadState(threading.local):
         self.outer_ids: Tensor | None = None
 
 
+def _untraced(hook: _Hook) -> _Hook:
+    """`torch.compiler.disable` where something is compiled: its import takes five seconds.
+
+    The compiler must not trace hooks: they keep tensors and read the length of a cache.
+    """
+    disabled: list[Any] = []
+
+    @wraps(hook)
+    def called(*args: Any, **kwargs: Any) -> None:
+        if "torch._dynamo" not in sys.modules:
+            hook(*args, **kwargs)
+            return
+        if not disabled:
+            disabled.append(torch.compiler.disable(hook))
+        disabled[0](*args, **kwargs)
+
+    return called  # type: ignore[return-value]
+
+
+def _is_compiled(model: nn.Module) -> bool:
+    """Whether the model or a part of it was compiled, in any of PyTorch's ways."""
+    names = ("_compiled_call", "_compiled_call_impl", "_orig_mod")
+    return "torch._dynamo" in sys.modules and any(
+        hasattr(module.forward, "_torchdynamo_orig_callable")
+        or any(getattr(module, name, None) is not None for name in names)
+        for module in model.modules()
+    )
+
+
+def _forget_compiled(model: nn.Module) -> None:
+    """Drops the compiled code. PyTorch then compiles again, with the present hooks."""
+    if _is_compiled(model):
+        sys.modules["torch._dynamo"].reset()
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Runs the model without its compiled code for a while, so that every hook is called."""
+    if not _is_compiled(model):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 class _Hooks:
     """The hook functions. They hold the states of each thread, and no part of the processor.
 
@@ -78,12 +127,14 @@ class _Hooks:
     def __deepcopy__(self, memo: dict[int, Any]) -> _Hooks:
         return self  # a copied model has its own decoder
 
+    @_untraced
     def on_model(
         self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
         given = {**dict(zip(self._model_names, args, strict=False)), **(kwargs or {})}
         self.thread.outer_ids = given.get(self._ids_name)
 
+    @_untraced
     def on_decoder(
         self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
@@ -106,6 +157,7 @@ class _Hooks:
         if isinstance(ids, Tensor):
             thread.open = start, ids
 
+    @_untraced
     def on_key(self, _: nn.Module, args: tuple[Any, ...], last: Any = None) -> None:
         """Takes the states. `last` has the keyword arguments of the module, or its output."""
         thread = self.thread
@@ -168,8 +220,9 @@ class StateCapture:
             handles.append(module.register_forward_pre_hook(hooks.on_key, with_kwargs=True))
         else:
             handles.append(module.register_forward_hook(hooks.on_key))
+        _forget_compiled(model)
         self._thread = hooks.thread
-        self._finalizer = weakref.finalize(self, _detach, handles)
+        self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
         self._finalizer.atexit = False
 
     def close(self) -> None:
@@ -218,9 +271,12 @@ def _on_host(input_ids: Tensor, windows: deque[Window]) -> Tensor:
     return on_host.view(input_ids.shape)
 
 
-def _detach(handles: list[Any]) -> None:
+def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
     for handle in handles:
         handle.remove()
+    alive = model()
+    if alive is not None:
+        _forget_compiled(alive)
 
 
 class Call:

@@ -43,12 +43,6 @@ class KeyLocation:
         return f"{self.module}:{self.side}"
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    attributes = vars(module)
-    wrapped = hasattr(attributes.get("forward"), "_torchdynamo_orig_callable")
-    return wrapped or attributes.get("_compiled_call_impl") is not None
-
-
 def decoder_of(model: nn.Module) -> nn.Module:
     """The module that holds the decoder's layers."""
     can_generate = getattr(model, "can_generate", None)
@@ -74,11 +68,6 @@ def find_key(model: nn.Module, name: str = DEFAULT_KEY) -> KeyLocation:
     """Resolves the name of a key to a module of this model."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a transformers model, not {type(model).__name__}")
-    if any(map(_is_compiled, model.modules())):
-        raise ModelError(
-            "kNN reads states inside the model, which compiled code passes over: pass the model "
-            "before torch.compile"
-        )
     named: Any = getattr(model, "find_key", None)  # an engine names the places of its keys itself
     if named is not None:
         return KeyLocation(name, named(name), "output")
@@ -113,7 +102,7 @@ def _last_layer(model: nn.Module) -> nn.Module:
     decoder = decoder_of(model)
     for module in breadth_first(decoder):
         if isinstance(module, nn.ModuleList) and len(module):
-            last = module[-1]
+            last = getattr(module[-1], "_orig_mod", module[-1])  # that of torch.compile(layer)
             if isinstance(last, GradientCheckpointingLayer):
                 return last
     raise ModelError(

@@ -109,20 +109,6 @@ def test_generate_without_the_processor_is_as_before(mine, store, ids):
     assert not same(mixed, plain)
 
 
-@pytest.mark.parametrize("way", ["whole", "call", "forward", "layer"])
-def test_a_compiled_model_is_refused_in_one_line(mine, store, way):
-    settings = {"backend": "eager", "fullgraph": way != "layer"}
-    model = torch.compile(mine, **settings) if way == "whole" else mine
-    if way == "call":
-        mine.compile(**settings)
-    elif way == "forward":
-        mine.forward = torch.compile(mine.forward, **settings)
-    elif way == "layer":
-        mine.transformer.h[1] = torch.compile(mine.transformer.h[1], **settings)
-    with pytest.raises(ModelError, match=r"pass the model before torch\.compile"):
-        attach(model, store)
-
-
 # Copies of a model
 
 
