@@ -52,12 +52,6 @@ def test_the_precision_of_the_keys(model, folder):
     assert "is damaged: holds float16" in refused(model, folder)
 
 
-@pytest.mark.parametrize("metric", ["ip", "cosine"])
-def test_the_metric(model, folder, metric):
-    change(folder, metric=metric)
-    assert f"its metric is not {metric}" in refused(model, folder)
-
-
 def copy_file(made, folder, kind):
     record = Datastore(made / "other").manifest.file(kind)
     shutil.copy(made / "other" / record.name, folder / record.name)

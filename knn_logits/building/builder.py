@@ -42,7 +42,7 @@ from knn_logits.progress import Progress, no_progress
 from knn_logits.ray.connection import connect
 from knn_logits.settings.config import check_names
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import Contexts
+from knn_logits.store.documents import Contexts
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 
@@ -15,11 +14,10 @@ from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
-from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import assign, faiss_module, train_centroids
+from knn_logits.index.faiss_library import FaissIndex, assign, faiss_module, train_centroids
 from knn_logits.index.kinds import Kind, choose_factory
-from knn_logits.index.opening import check_factory, index_from_keys, training_sample
-from knn_logits.metrics import Metric, as_distance, equivalent_temperature
+from knn_logits.index.opening import index_from_keys, training_sample
+from knn_logits.metrics import Metric, equivalent_temperature
 from knn_logits.progress import Progress, counter, no_progress, while_running
 from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store import layout
@@ -27,8 +25,6 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
-
-logger = logging.getLogger(__name__)
 
 _KEYS_AT_ONCE = 65_536
 # A larger sample hardly changes the centroids.
@@ -198,15 +194,8 @@ def write_index(
     """Writes an index and the probe that it must answer, beside the canary of `checks`."""
     # An earlier run may have left the file of another index.
     job.drop("index")
-    kind = Kind(record.factory, index.dim, index.metric)
-    if isinstance(index, FaissIndex) and kind.has_arrays:
+    if isinstance(index, FaissIndex):
         job.write("index", plain_arrays.to_arrays(index), {"factory": record.factory})
-    elif kind.approximate:
-        logger.warning(
-            "the index %s is not stored, so it is rebuilt from the keys each time the datastore is "
-            "opened",
-            record.factory,
-        )
     canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
     job.write("checks", canary | probe_arrays(store, index, canary))
 
@@ -214,7 +203,7 @@ def write_index(
 def probe_arrays(
     store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
 ) -> dict[str, Array]:
-    """A few keys, or the canary's, with the ids and distances that the index finds."""
+    """A few keys, or the canary's, with the ids that the index finds."""
     if store.has_keys:
         entries = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
         keys = store.keys(entries).astype(np.float32)
@@ -222,12 +211,9 @@ def probe_arrays(
         keys = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
     nearness, ids = index.search(torch.from_numpy(keys), k)
     order = nearness.argsort(dim=-1, descending=True, stable=True)
-    nearness, ids = nearness.gather(-1, order).cpu(), ids.gather(-1, order).cpu()
-    distances = as_distance(nearness.numpy(), store.manifest.metric)
     return {
         layout.PROBE_QUERIES: keys,
-        layout.PROBE_IDS: ids.numpy(),
-        layout.PROBE_DISTANCES: distances,
+        layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
     }
 
 
@@ -262,7 +248,6 @@ def index_anew(store: Datastore, progress: Progress) -> tuple[Index, IndexRecord
     record = store.manifest.index
     if record.requested == "auto":
         return make_index(store, IndexConfig(seed=record.seed), progress=progress)
-    check_factory(store)
     stored = record.model_dump(include={"nprobe", "train_size", "seed"})
     config = IndexConfig(record.factory, **stored)
     index, made = make_index(store, config, progress=progress)

@@ -34,9 +34,9 @@ from knn_logits.progress import Progress, counter
 from knn_logits.store import layout
 from knn_logits.store.blocks import BLOCKS, blocks_value
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import Contexts
+from knn_logits.store.documents import Contexts
+from knn_logits.store.files import map_array, read_arrays
 from knn_logits.store.job import Job
-from knn_logits.store.reading import map_array, read_arrays
 from knn_logits.store.records import EncoderRecord
 from knn_logits.store.writer import TokenWriter, write_keys, writing_text
 

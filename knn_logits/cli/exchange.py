@@ -70,14 +70,13 @@ def pull(
 @command
 def push(
     store: Store,
-    name: str = argument("NAME", "org/name on the Hub; created if missing."),
+    name: str = argument("NAME", "org/name[@branch] on the Hub; created if missing."),
     private: bool | None = setting(
         None, "Visibility of a new repository.", option="--private/--public"
     ),
     keys: bool = setting(
         True, "Publish the keys, or only the text and the index.", option="--keys/--no-keys"
     ),
-    revision: str | None = setting(None, "Branch; created if missing."),
 ) -> None:
     """Publish a datastore on the Hub, with a card."""
     from knn_logits.hub.push import push_to_hub
@@ -85,6 +84,6 @@ def push(
     prepare()
     datastore = open_datastore(store)
     with Bars("run the same command again to resume; uploaded files are not sent again"):
-        done = push_to_hub(datastore, name, private=private, keys=keys, revision=revision)
+        done = push_to_hub(datastore, name, private=private, keys=keys)
     line = f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB sent to {done.url}, "
     say(f"{line}revision {done.commit}")

@@ -16,7 +16,7 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.settings.config import whole_number
 from knn_logits.settings.passes import WindowConfig
-from knn_logits.store.entries import Contexts
+from knn_logits.store.documents import Contexts
 from knn_logits.store.records import WindowRecord
 
 _LARGEST_DEFAULT = 1024

@@ -11,7 +11,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.engine.pieces import decoded, parts_of
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import row_of_token
+from knn_logits.store.documents import row_of_token
 
 Locate: TypeAlias = Callable[[int], tuple[Datastore, int]]
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import unicodedata
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from knn_logits.settings.registry import settings_line
-from knn_logits.store import layout
 from knn_logits.store.hub_client import TAG
 from knn_logits.store.manifest import Manifest
 
 BEGIN = "<!-- knn-logits: from here -->"
 END = "<!-- knn-logits: to here, replaced by the next push; write above or below -->"
-_FIELDS = "<!-- knn-logits: front matter "
 _TEMPLATE = Path(__file__).parent / "templates" / "card.txt"
+# The fields of the front matter that each push writes again.
+_GENERATED = ("size_categories", "base_model")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 # The most characters that are shown of a text from a manifest.
 _MAX_CHARACTERS = 500
@@ -30,36 +28,34 @@ _LICENSES = re.compile(
 )
 
 
-def is_published(name: str) -> bool:
-    """Whether a push writes files of this name, and so may delete them."""
-    return name == layout.MANIFEST or layout.kind_of(name) is not None
-
-
 def card(
     manifest: Manifest,
     repo: str,
     revision: str | None = None,
     old: str | None = None,
 ) -> str:
-    """Makes the card of a datastore, or replaces the generated part of the `old` one."""
+    """Makes the card of a datastore, or replaces the generated part of the `old` one.
+
+    What the front matter of the old card says stays, but for the size and the model.
+    """
     from huggingface_hub import DatasetCard, DatasetCardData
 
     fields = front_matter(manifest)
-    # The escapes keep a value from ending the comment. JSON reads them as the characters.
-    written = json.dumps(fields, sort_keys=True).replace(">", "\\u003e").replace("<", "\\u003c")
     new: Any = DatasetCard.from_template(
         DatasetCardData(**fields),
         str(_TEMPLATE),
         title=repo.partition("/")[2],
         begin=BEGIN,
-        noted=f"{_FIELDS}{written} -->",
         end=END,
         **_values(manifest, repo, revision),
     )
     text = new.text
     if old is not None:
         present: Any = DatasetCard(old, ignore_metadata_errors=True)
-        fields = _merged(present.data.to_dict(), _noted(present.text), fields)
+        ours = {name: value for name, value in fields.items() if name in _GENERATED}
+        fields = {**fields, **present.data.to_dict(), **ours}
+        if TAG not in fields["tags"]:
+            fields["tags"] = [TAG, *fields["tags"]]
         text = _replaced(present.text, text[text.index(BEGIN) :].rstrip())
     return f"---\n{DatasetCardData(**fields).to_yaml()}\n---\n\n{text.strip()}\n"
 
@@ -94,7 +90,7 @@ def _values(manifest: Manifest, repo: str, revision: str | None) -> dict[str, An
         "repo": repo,
         # A reader copies this into a shell.
         "shell_model": model if _HUB_NAME.fullmatch(model) else "MODEL",
-        "load": f'"{repo}"' if revision is None else f'"{repo}", revision="{revision}"',
+        "load": repo if revision is None else f"{repo}@{revision}",
         "bytes": sum(record.bytes for record in manifest.files),
         "key_bytes": sum(record.bytes for record in manifest.key_shards),
         "settings": settings_line(manifest.settings),
@@ -127,37 +123,3 @@ def _replaced(text: str, generated: str) -> str:
     if first < 0 or last < first:
         return f"{text.rstrip()}\n\n{generated}\n"
     return text[:first] + generated + text[last + len(END) :]
-
-
-def _noted(text: str) -> dict[str, Any]:
-    """Returns the fields that the package wrote the last time."""
-    for line in text.splitlines():
-        if line.startswith(_FIELDS):
-            try:
-                fields = json.loads(line[len(_FIELDS) :].removesuffix("-->"))
-            except ValueError:
-                return {}
-            return fields if isinstance(fields, dict) else {}
-    return {}
-
-
-def _merged(
-    present: Mapping[str, Any], written: Mapping[str, Any], new: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns the user's fields, and the new ones where the user changed nothing."""
-    merged = {
-        name: value
-        for name, value in present.items()
-        if name in new or name not in written or value != written[name]
-    }
-    for name, value in new.items():
-        if name in present and isinstance(value, list) and isinstance(present[name], list):
-            # Lists are merged: values that the package wrote before go, and the user's stay.
-            before = written.get(name, [])
-            added = [item for item in present[name] if item not in before]
-            deleted = [item for item in before if item not in present[name]]
-            merged[name] = [item for item in value if item not in deleted or item == TAG]
-            merged[name] += [item for item in added if item not in merged[name]]
-        elif present.get(name) == written.get(name):
-            merged[name] = value
-    return merged

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from knn_logits.errors import ConfigError
+from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.files import replacing
-from knn_logits.store.hub_client import HubName, hub_name
-from knn_logits.store.job import begin
+from knn_logits.store.files import replacing, storage_error
+from knn_logits.store.hub_client import HubName, Remote, hub_name, needed
+from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import FileRecord
-from knn_logits.store.remote import Remote, needed
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class Pulled:
 def pull(
     name: str,
     *,
-    revision: str | None = None,
     keys: bool | None = None,
     out: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
@@ -43,7 +41,6 @@ def pull(
 
     Args:
         name: "org/name" or "org/name@revision".
-        revision: Branch, tag or commit; None takes the newest.
         keys: Whether to fetch the keys; None fetches them if the index is made from them.
         out: A new folder for a copy that can be changed; None leaves it in the Hub's cache.
         token: Access token of the Hub; None takes the one of the login.
@@ -54,25 +51,23 @@ def pull(
 
     Raises:
         ConfigError: when the name is not a name on the Hub.
+        DatastoreError: when `out` holds other files.
         HubError: when the datastore cannot be fetched.
         DamagedError: when a file differs from the manifest.
         StorageError: when the disk is full.
     """
-    repo = hub_name(name, revision)
+    repo = hub_name(name)
     if repo is None:
         raise ConfigError(f"{name!r} is a folder, or not a valid Hub name: use org/name")
     remote = Remote.find(repo, token=token)
     manifest = remote.manifest()
-    records = needed(manifest)
-    if keys:
-        records += [record for record in manifest.key_shards if record not in records]
+    records = list(manifest.files) if keys else needed(manifest)
     missing = remote.missing(records)
     remote.fetch(records, manifest, progress)
     left, folder = remote.missing(manifest.files), remote.folder
     if out is not None:
-        store = Datastore(remote.folder, remote=remote)
-        copied = records if keys is False else manifest.files
-        folder = copy_fetched(store, copied, Path(out).resolve(), progress).folder
+        folder = Path(out).resolve()
+        _copy(remote.folder, folder, manifest, records, progress)
     return Pulled(remote.pinned, folder, *map(_bytes, (manifest.files, missing, left)))
 
 
@@ -80,26 +75,26 @@ def _bytes(records: Sequence[FileRecord]) -> int:
     return sum(record.bytes for record in records)
 
 
-def copy_fetched(
-    store: Datastore, records: Sequence[FileRecord], folder: Path, progress: Progress
-) -> Datastore:
-    """Copies the files that were fetched into a new folder."""
-    manifest = store.manifest
-    records = [record for record in records if (store.folder / record.name).exists()]
-    if not store.has_keys:
-        records = [record for record in records if layout.kind_of(record.name) != "keys"]
+def _copy(
+    source: Path,
+    folder: Path,
+    manifest: Manifest,
+    records: Sequence[FileRecord],
+    progress: Progress,
+) -> None:
+    """Copies files into a new folder. The manifest is the last."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    names = {path.name for path in folder.iterdir()}
+    # An interrupted copy left files of a datastore without a manifest.
+    if layout.MANIFEST in names or not all(map(layout.is_ours, names)):
+        raise DatastoreError(f"{folder} contains other files; choose an empty folder")
     count = counter(progress, "copying", _bytes(records))
-    shard = 0
-    with begin(folder, "build", {"copy of": manifest.checksum}) as job:
-        for record in records:
-            kind = layout.kind_of(record.name)
-            assert kind is not None
-            path = job.path(kind, shard if kind == "keys" else None)
-            shard += kind == "keys"
-            if path.name not in {file.name for file in job.files}:
-                with replacing(path) as target, (store.folder / record.name).open("rb") as source:
-                    shutil.copyfileobj(source, target, 1 << 22)
-                job.note(path)
-            count(record.bytes)
-        job.commit(manifest, without=layout.KINDS)
-    return Datastore(folder)
+    for record in records:
+        with replacing(folder / record.name) as copy, (source / record.name).open("rb") as file:
+            shutil.copyfileobj(file, copy, 1 << 22)
+        count(record.bytes)
+    manifest.model_copy(update={"files": tuple(records)}).write(folder)
+    Datastore(folder)

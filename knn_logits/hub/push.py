@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from knn_logits.errors import ConfigError, DatastoreError
-from knn_logits.hub.card import card, is_published
+from knn_logits.hub.card import card
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.hub_client import (
@@ -47,7 +47,6 @@ def push_to_hub(
     *,
     private: bool | None = None,
     keys: bool = True,
-    revision: str | None = None,
     token: str | bool | None = None,
     message: str | None = None,
 ) -> Pushed:
@@ -58,11 +57,11 @@ def push_to_hub(
 
     Args:
         datastore: A datastore, its folder, or its name on the Hub.
-        repo: The repository, "org/name". It is made if it does not exist.
+        repo: The repository "org/name", or a branch of it, "org/name@branch". They are made if they
+            do not exist.
         private: Whether a new repository is private; None takes the account's default.
         keys: Whether to publish the keys. Without them the datastore is a fraction of the size,
             but `refine`, `add` and another index are not possible.
-        revision: The branch to publish to; None is "main". It is made if it does not exist.
         token: Access token of the Hub; None takes the one of the login.
         message: Message of the commit.
 
@@ -75,7 +74,7 @@ def push_to_hub(
         DamagedError: when a file differs from the manifest.
         HubError: when the Hub refuses it or cannot be reached.
     """
-    name = hub_name(repo, revision)
+    name = hub_name(repo)
     if name is None:
         raise ConfigError(f"{repo!r} is not a valid Hub name: use org/name")
     store = datastore if isinstance(datastore, Datastore) else Datastore.from_pretrained(datastore)
@@ -148,5 +147,5 @@ def _operations(files: dict[str, Path | bytes], present: Sequence[str]) -> list[
         )
         for name, file in files.items()
     ]
-    obsolete = [name for name in present if is_published(name) and name not in files]
+    obsolete = [name for name in present if layout.is_ours(name) and name not in files]
     return added + [CommitOperationDelete(path_in_repo=name) for name in obsolete]

@@ -1,21 +1,33 @@
-"""How the package uses FAISS, which only this module imports: errors, empty indexes, k-means."""
+"""Everything that uses FAISS, which only this module imports: `FaissIndex`, errors and k-means."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.errors import ConfigError, MissingDependencyError
-from knn_logits.index.base import prepared
-from knn_logits.metrics import COMPARISONS, Metric
+from knn_logits.errors import ConfigError, DamagedError, MissingDependencyError
+from knn_logits.index.base import nearest_columns, prepared, wrong_shape
+from knn_logits.metrics import COMPARISONS, METRIC_OF_FAISS, Metric, as_distance
 
 # Maximum size of the table of an index with product quantization.
 MAX_TABLE_BYTES = 256 << 20
+# With few queries, waking a second thread costs more time than it saves, and sometimes 10 ms.
+_ROWS_FOR_THREADS = 32
+# Number of neighbors beyond k that a search asks for, since some are equally near.
+_MORE = 8
+# With few candidates, selecting from all of them costs less than a heap of k neighbors.
+_CANDIDATES_PER_K, _LEAST_RANGED_K = 4, 128
+_LARGEST_RANGE = 1 << 24
 
 
 def faiss_module() -> Any:
@@ -35,6 +47,7 @@ def faiss_reason(error: Exception) -> str:
 
 
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
+    """Makes an untrained index of inverted lists."""
     faiss = faiss_module()
     try:
         index = faiss.index_factory(dim, factory, COMPARISONS[metric].faiss)
@@ -44,36 +57,50 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
             f"FAISS cannot build the index {factory!r} for {dim}-dimensional keys ({reason}); "
             "try 'auto', 'exact' or 'IVF1024,SQ8'"
         ) from error
-    ivf = inverted_file(index)
-    if ivf is not None:
-        ivf.cp.seed = 1234
-        # This silences FAISS's warning on stderr that there are fewer keys than it recommends.
-        ivf.cp.min_points_per_centroid = 1
-        if hasattr(ivf, "pq"):
-            ivf.pq.cp.min_points_per_centroid = 1
-        if hasattr(ivf, "use_precomputed_table"):
-            ivf.use_precomputed_table = -1  # `precompute` makes the table, if it is small
-        if hasattr(ivf, "do_polysemous_training"):
-            # Polysemous training numbers the centroids so that codes can be compared by their bits.
-            # No search here needs that, and it takes nearly all the time of the training.
-            ivf.do_polysemous_training = False
+    index.cp.seed = 1234
+    # This silences FAISS's warning on stderr that there are fewer keys than it recommends.
+    index.cp.min_points_per_centroid = 1
+    if isinstance(index, faiss.IndexIVFPQ):
+        index.pq.cp.min_points_per_centroid = 1
+        index.use_precomputed_table = -1  # `precompute` makes the table, if it is small
+        # Polysemous training numbers the centroids so that codes can be compared by their bits. No
+        # search here needs that, and it takes nearly all the time of the training.
+        index.do_polysemous_training = False
     return index
 
 
-def inverted_file(index: Any) -> Any:
-    """The inverted file of an index; None if it has none."""
+def read_ivfpq(path: Path) -> tuple[FaissIndex, str]:
+    """Reads an IVFPQ index from FAISS's own format; returns it with its factory string.
+
+    FAISS bounds its counts, but does not check ids: `plain_arrays.from_arrays` does.
+
+    Raises:
+        DamagedError: when the file cannot be read, or holds an index of another type.
+    """
     faiss = faiss_module()
-    inner = faiss.downcast_index(index)
-    return inner if isinstance(inner, faiss.IndexIVF) else None
+    try:
+        index = faiss.read_index(str(path), faiss.IO_FLAG_READ_ONLY)
+        lists, metric = index.invlists, METRIC_OF_FAISS[index.metric_type]
+        flat = isinstance(faiss.downcast_index(index.quantizer), faiss.IndexFlat)
+        in_memory = isinstance(faiss.downcast_InvertedLists(lists), faiss.ArrayInvertedLists)
+        if type(index) is not faiss.IndexIVFPQ or not (flat and in_memory and index.by_residual):
+            raise TypeError("it is of another type")
+    except (RuntimeError, MemoryError, AttributeError, KeyError, TypeError) as error:
+        reason = faiss_reason(error)
+        raise DamagedError(
+            f"{path} cannot be read as an IVFPQ index ({reason}); if the keys are available, build "
+            "another index with --index"
+        ) from error
+    return FaissIndex(index, metric), f"IVF{index.nlist},PQ{index.pq.M}x{index.pq.nbits}"
 
 
-def precompute(ivf: Any) -> None:
+def precompute(index: Any) -> None:
     """Precomputes the products of lists and codes: a search is up to 2.5 times as fast."""
-    if not isinstance(ivf, faiss_module().IndexIVFPQ) or not ivf.ntotal:
+    if not isinstance(index, faiss_module().IndexIVFPQ) or not index.ntotal:
         return
-    if 4 * ivf.nlist * ivf.pq.M * ivf.pq.ksub <= MAX_TABLE_BYTES:
-        ivf.use_precomputed_table = 0
-        ivf.precompute_table()
+    if 4 * index.nlist * index.pq.M * index.pq.ksub <= MAX_TABLE_BYTES:
+        index.use_precomputed_table = 0
+        index.precompute_table()
 
 
 @contextlib.contextmanager
@@ -108,3 +135,150 @@ def assign(centroids: Array, keys: Array, *, metric: Metric) -> Array:
     _, nearest = faiss_module().knn(prepared(keys, metric), np.ascontiguousarray(centroids), 1)
     labels: Array = nearest[:, 0]
     return labels
+
+
+class FaissIndex:
+    """A FAISS index with the package's protocol of an index."""
+
+    def __init__(
+        self,
+        index: Any,
+        metric: Metric,
+        *,
+        nprobe: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.metric: Metric = metric
+        self._comparison = COMPARISONS[metric]
+        self.dim = int(index.d)
+        self.size = int(index.ntotal)
+        self.threads = threads
+        self._faiss = faiss_module()
+        self.raw = index  # the index of FAISS
+        precompute(index)
+        self._can_range = not isinstance(index, self._faiss.IndexIVFRaBitQ)
+        self._filled = max(1, int(np.count_nonzero(self.list_sizes())))
+        self.nprobe = nprobe
+
+    def list_sizes(self) -> Array:
+        """The number of keys in each inverted list, int64 [lists]."""
+        lists = self.raw.invlists
+        return np.array([lists.list_size(number) for number in range(self.raw.nlist)], np.int64)
+
+    @property
+    def nprobe(self) -> int | None:
+        """Inverted lists visited for each query."""
+        return int(self.raw.nprobe)
+
+    @nprobe.setter
+    def nprobe(self, value: int | None) -> None:
+        if value is not None:
+            self.raw.nprobe = min(value, int(self.raw.nlist))
+
+    def add(self, keys: Array) -> None:
+        """Adds keys after the present ones, float32 [rows, dim]."""
+        self.raw.add(prepared(keys, self.metric))
+        self.size = int(self.raw.ntotal)
+
+    def remove(self, ids: Array) -> None:
+        """Does what `Index.remove` says."""
+        ids = np.ascontiguousarray(ids, np.int64)
+        self.raw.remove_ids(self._faiss.IDSelectorBatch(ids))
+        self.size = int(self.raw.ntotal)
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if queries.dim() != 2 or queries.shape[1] != self.dim:
+            raise wrong_shape(queries, self.dim)
+        if not self.size or not len(queries):
+            return torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+        queries = queries.to("cpu", torch.float32)
+        if self._comparison.unit_length:
+            queries = self._comparison.prepared(queries)
+        if not math.isfinite(float(queries.sum())):
+            # FAISS finds nothing for a query with NaN, but it does for an infinite one.
+            finite = queries.isfinite().all(dim=-1, keepdim=True)
+            queries = queries.masked_fill(~finite, math.nan)
+        array, k, rows = np.ascontiguousarray(queries.numpy()), min(k, self.size), len(queries)
+        candidates = self.raw.nprobe * self.size / self._filled if self._can_range else math.inf
+        few = candidates <= _CANDIDATES_PER_K * k and rows * candidates < _LARGEST_RANGE
+        with openmp_threads(self.threads or (1 if rows < _ROWS_FOR_THREADS else None)):
+            if k >= _LEAST_RANGED_K and few:
+                return self._search_range(array, k)
+            return self._search_heap(array, k)
+
+    def _search_heap(self, queries: Array, k: int, more: int = _MORE) -> tuple[Tensor, Tensor]:
+        # FAISS keeps any of several entries that are equally near, so all of them are asked for.
+        width = min(k + more, self.size)
+        scores = np.empty((len(queries), width), np.float32)
+        found = np.empty(scores.shape, np.int64)
+        # Other libraries import `faiss.contrib.torch_utils`, which replaces `search` of each class.
+        inside, *out = map(self._faiss.swig_ptr, (queries, scores, found))
+        self.raw.search_c(len(queries), inside, width, *out, None)
+        if self._comparison.sign < 0:
+            np.negative(scores, out=scores)
+        if found[:, -1].min() < 0:
+            scores[found < 0] = -np.inf
+        nearness, ids = torch.from_numpy(scores), torch.from_numpy(found)
+        if width <= k:
+            return nearness, ids
+        last = nearness[:, k - 1].masked_fill(ids[:, k - 1] < 0, torch.nan)
+        beyond = (last == nearness[:, -1]) & (width < self.size)
+        if (last == nearness[:, k]).any():
+            nearness, columns = nearest_columns(nearness, k, ids)
+            ids = ids.gather(-1, columns)
+        nearness, ids = nearness[:, :k].contiguous(), ids[:, :k].contiguous()
+        if beyond.any():
+            again = self._search_heap(queries[beyond.numpy()], k, 4 * more)
+            nearness[beyond], ids[beyond] = again
+        return nearness, ids
+
+    def _search_range(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
+        """The k nearest of all visited keys without a heap: half the time for a large k."""
+        everything = as_distance(-3.0e38, self.metric)
+        limits, distances, neighbor_ids = self.raw.range_search(queries, everything)
+        bounds = limits.tolist()
+        counts = [last - first for first, last in itertools.pairwise(bounds)]
+        width = min(k, max(counts))
+        nearness = np.empty((len(queries), width), np.float32)
+        ids = np.empty((len(queries), width), np.int64)
+        scores = as_distance(distances, self.metric)
+        for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
+            last = first + count
+            if count > width:
+                part = scores[first:last]
+                nearest = np.argpartition(part, count - width)[count - width :]
+                if np.count_nonzero(part >= part[nearest].min()) > width:
+                    nearest = np.lexsort((neighbor_ids[first:last], -part))[:width]
+                nearest += first
+                np.take(scores, nearest, out=nearness[row], mode="clip")
+                np.take(neighbor_ids, nearest, out=ids[row], mode="clip")
+            else:
+                nearness[row, :count] = scores[first:last]
+                nearness[row, count:] = -np.inf
+                ids[row, :count] = neighbor_ids[first:last]
+                ids[row, count:] = -1
+        return torch.from_numpy(nearness), torch.from_numpy(ids)
+
+
+def build_faiss(
+    factory: str,
+    dim: int,
+    metric: Metric,
+    sample: Array,
+    batches: Iterable[Array],
+    threads: int | None = None,
+) -> FaissIndex:
+    """Trains a FAISS index on a sample of keys, float32 [rows, dim], and fills it with batches."""
+    index = make_empty(factory, dim, metric)
+    with openmp_threads(threads):
+        try:
+            index.train(prepared(sample, metric))
+            for batch in batches:
+                index.add(prepared(batch, metric))
+        except RuntimeError as error:
+            reason = faiss_reason(error)
+            raise ConfigError(
+                f"the index {factory!r} cannot be trained on {len(sample)} keys ({reason}); use "
+                "--index with fewer lists, or auto, or exact"
+            ) from error
+    return FaissIndex(index, metric, threads=threads)

@@ -6,26 +6,22 @@ import math
 import os
 import re
 
-from knn_logits.errors import ConfigError, DamagedError
-from knn_logits.index.faiss_library import inverted_file, make_empty
+from knn_logits.errors import ConfigError
+from knn_logits.index.faiss_library import make_empty
 from knn_logits.metrics import Metric
 
 # FAISS makes lists and codebooks while it reads a name. Some numbers end the process, and so do
 # names of some other kinds.
 _FACTORY = re.compile(
-    r"exact|HNSW(?P<links>[1-9]\d{0,2})"
-    r"|IVF(?P<lists>[1-9]\d{0,6}),(?:Flat|SQ(?:4|6|8|fp16|bf16)|RaBitQ"
+    r"exact|IVF(?P<lists>[1-9]\d{0,6}),(?:Flat|SQ(?:4|6|8|fp16|bf16)|RaBitQ"
     r"|PQ(?P<parts>[1-9]\d{0,3})(?:x(?P<bits>[1-9]|1[0-2]))?)",
     re.ASCII,
 )
-_LEAST_LINKS, _MOST_LINKS = 2, 128
 # Only an index that needs more keys than this makes it worth knowing how many there are.
 _LARGE_SAMPLE = 1 << 20
 
 EXACT_UP_TO = 4_000
 _LEAST_LISTS, _MOST_LISTS = 64, 1 << 16
-# An index that is made of the keys again has at most this multiple of the usual number of lists.
-_MOST_TIMES = 16
 _MEMORY_SHARE = 0.5
 # The bytes of a product quantiser's codes, in the order of preference.
 CODES = (64, 48, 32, 16, 8)
@@ -40,11 +36,10 @@ class Kind:
 
     def __init__(self, factory: str, dim: int, metric: Metric) -> None:
         found = _FACTORY.fullmatch(factory)
-        links = int(found["links"] or _LEAST_LINKS) if found else 0
-        if found is None or not _LEAST_LINKS <= links <= _MOST_LINKS:
+        if found is None:
             raise ConfigError(
                 f"there is no index type {factory[:100]!r}: use auto, exact, or a type such as "
-                "IVF1024,Flat, IVF1024,SQ8, IVF1024,PQ64 or HNSW32"
+                "IVF1024,Flat, IVF1024,SQ8 or IVF1024,PQ64"
             )
         self.factory, self.dim, self.metric = factory, dim, metric
         # Number of inverted lists, 0 without, and of the codewords of each part of a vector.
@@ -53,13 +48,8 @@ class Kind:
 
     @property
     def approximate(self) -> bool:
-        """Whether it misses neighbors: recall is measured, results compared with a probe."""
+        """Whether it misses neighbors, and is stored; an exact one is made of the keys."""
         return self.factory != "exact"
-
-    @property
-    def has_arrays(self) -> bool:
-        """Whether it is stored, as plain arrays. Any other is made of the keys at each opening."""
-        return self.lists > 0
 
     def check(self, keys: int | None) -> None:
         """Refuses an index that cannot learn from a number of keys; None if it is not known yet."""
@@ -73,25 +63,13 @@ class Kind:
         if self.approximate and (keys is not None or needed <= _LARGE_SAMPLE):
             make_empty(self.factory, self.dim, self.metric)
 
-    def check_again(self, entries: int) -> None:
-        """Refuses to make an index of the keys again that takes far more than others of its size.
-
-        Raises:
-            DamagedError: when its lists or codewords are too many, as in a stranger's manifest.
-        """
-        too_many = self.lists > _MOST_TIMES * choose_lists(entries)
-        if too_many or max(self.lists, self.codewords) > entries:
-            raise DamagedError(
-                f"the index {self.factory!r} has too many lists or codewords for {entries:,} keys"
-            )
-
     def file_bytes(self, entries: int) -> int:
         """Size of the index's file; 0 for an index without one."""
-        if not self.has_arrays:
+        if not self.approximate:
             return 0
-        ivf = inverted_file(make_empty(self.factory, self.dim, self.metric))
+        code_size = int(make_empty(self.factory, self.dim, self.metric).code_size)
         learned = 4 * self.dim * (self.lists + (self.codewords or 2))
-        return int(entries * (int(ivf.code_size) + 8) + learned + 8 * self.lists)
+        return entries * (code_size + 8) + learned + 8 * self.lists
 
 
 def choose_factory(entries: int, dim: int, memory: int | None = None) -> str:

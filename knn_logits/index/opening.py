@@ -19,23 +19,19 @@ from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
 from knn_logits.index.compact import CompactIndex, form_for
 from knn_logits.index.exact import ExactIndex
-from knn_logits.index.faiss_backend import build_faiss
+from knn_logits.index.faiss_library import build_faiss
 from knn_logits.index.kinds import Kind, choose_train_size
 from knn_logits.locks import new_lock
-from knn_logits.metrics import COMPARISONS, as_distance
+from knn_logits.metrics import COMPARISONS
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.layout import PROBE_DISTANCES, PROBE_IDS, PROBE_QUERIES
+from knn_logits.store.layout import PROBE_IDS, PROBE_QUERIES
 from knn_logits.store.sinks import find_sink
 
 logger = logging.getLogger(__name__)
 
 KEYS_AT_ONCE = 65_536
-# The share of stored distances that an index on a GPU must reach.
-_ANSWERED = 0.75
 _PROBE_SHARE = 0.75
-# An index without inverted lists is trained on as many keys as one with this number.
-_LISTS = 256
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _CACHED = 8
 _T = TypeVar("_T")
@@ -137,8 +133,7 @@ def index_from_keys(
     batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
     if not kind.approximate:
         return ExactIndex.from_batches(batches, size, kind.dim, kind.metric, device)
-    wanted = choose_train_size(size, kind.lists or _LISTS)
-    wanted = wanted if config.train_size is None else config.train_size
+    wanted = config.train_size or choose_train_size(size, kind.lists)
     sample = training_sample(store, wanted, config.seed)
     index = build_faiss(factory, kind.dim, kind.metric, sample, batches, threads)
     index.nprobe = config.nprobe
@@ -154,11 +149,14 @@ def kind_of(store: Datastore) -> Kind:
             "demand: open it as Memory(model, datastore), or build it without --no-keys"
         )
     try:
-        return Kind(manifest.index.factory, manifest.dim, manifest.metric)
+        kind = Kind(manifest.index.factory, manifest.dim, manifest.metric)
     except ConfigError as error:
         raise DamagedError(
             f"the manifest of {store.folder} is wrong: {error}; rebuild it with `knn-logits index`"
         ) from error
+    if kind.approximate and manifest.file("index") is None:
+        raise DamagedError(f"{store.folder} has no file of its index; run `knn-logits index`")
+    return kind
 
 
 def open_index(
@@ -197,54 +195,21 @@ def whole_index(
     threads: int | None = None,
 ) -> Index:
     """Opens the index over all entries, also removed ones."""
-    record, kind = store.manifest.index, kind_of(store)
-    nprobe = record.nprobe
-    saved = store.index_arrays()
+    kind, nprobe, saved = kind_of(store), store.manifest.index.nprobe, store.index_arrays()
     if saved is not None:
         return plain_arrays.from_arrays(saved, kind, len(store), nprobe=nprobe, threads=threads)
-    if kind.approximate:
-        if not store.offers_keys:
-            raise DatastoreError(
-                f"{store.folder} has neither an index of plain arrays nor keys; build it again"
-            )
-        check_factory(store)
-        logger.warning(
-            "the index %s is not stored as plain arrays, so it is rebuilt from the keys each time "
-            "it is opened",
-            record.factory,
-        )
-    config = IndexConfig(
-        record.factory, nprobe=nprobe, train_size=record.train_size, seed=record.seed
-    )
-    return index_from_keys(store, record.factory, config, threads=threads, device=device)
-
-
-def check_factory(store: Datastore) -> None:
-    """Refuses to build a datastore's index if that might take all memory or end the process."""
-    try:
-        kind_of(store).check_again(len(store))
-    except DamagedError as error:
-        raise DamagedError(
-            f"building the index of {store.folder} is refused ({error}): build another with "
-            "`knn-logits index`"
-        ) from error
+    return index_from_keys(store, kind.factory, IndexConfig(), device=device)
 
 
 def check_probe(store: Datastore, index: Index) -> None:
     """Refuses an index whose results differ from those at its build."""
     queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
     if queries is None or expected is None or not expected.size:
-        if len(store) and kind_of(store).approximate:
-            logger.warning(
-                "%s has no probe, so the results of its index could not be checked: rebuild the "
-                "index with `knn-logits index`",
-                store.folder,
-            )
         return
     probes = np.ascontiguousarray(queries, np.float32)
     if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
         raise DamagedError(f"the probe of {store.folder} has the wrong shape; rebuild it")
-    nearness, ids = index.search(torch.from_numpy(probes), expected.shape[1])
+    _, ids = index.search(torch.from_numpy(probes), expected.shape[1])
     shares = [
         len(set(row) & set(true)) / len(true)
         for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
@@ -254,25 +219,6 @@ def check_probe(store: Datastore, index: Index) -> None:
         raise DamagedError(
             f"the index of {store.folder} returns different entries than when it was built, so "
             "the index, the metric or the keys have changed: rebuild it with `knn-logits index`"
-        )
-    _check_distances(store, probes, as_distance(nearness.cpu().numpy(), store.manifest.metric))
-
-
-def _check_distances(store: Datastore, probes: Array, actual: Array) -> None:
-    """Refuses an index whose distances differ from those at its build."""
-    expected, metric = store.checks.get(PROBE_DISTANCES), store.manifest.metric
-    if expected is None or expected.shape != actual.shape:
-        return
-    # Two metrics can give the same neighbors, but not the same distances.
-    # A file may hold numbers whose squares exceed single precision, so this takes double precision.
-    probes, actual, expected = (array.astype(np.float64) for array in (probes, actual, expected))
-    scale = 1.0 if COMPARISONS[metric].unit_length else float(np.square(probes).sum(axis=-1).mean())
-    close = np.isclose(np.sort(actual), np.sort(expected), rtol=1e-2, atol=1e-3 * scale)
-    if float(close.mean()) < _PROBE_SHARE:
-        raise DamagedError(
-            f"the index of {store.folder} returns different distances than when it was built, so "
-            f"its metric is not {metric}, or its keys have changed: rebuild it with `knn-logits "
-            "index`"
         )
 
 
@@ -303,7 +249,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         assert opened is not None
         return opened.keys(ids)
 
-    index = CompactIndex(
+    return CompactIndex(
         partial(store.key_batches, KEYS_AT_ONCE),
         size,
         dim,
@@ -312,19 +258,3 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         dtype=getattr(torch, dtype),
         keys=keys if form == "bytes" else None,
     )
-    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_DISTANCES)
-    if queries is None or expected is None or not expected.size:
-        return index
-    nearness, _ = index.search(torch.from_numpy(np.float32(queries)), expected.shape[1])
-    on_gpu = np.sort(nearness.cpu().double().numpy())
-    on_cpu = np.sort(as_distance(expected.astype(np.float64), store.manifest.metric))
-    finite = on_cpu[np.isfinite(on_cpu)]
-    slack = 1e-2 * np.abs(finite).mean() if finite.size else 0.0
-    if on_gpu.shape == on_cpu.shape and (on_gpu >= on_cpu - slack).mean() >= _ANSWERED:
-        return index
-    logger.warning(
-        "an index of %s is not used on the GPU, since its neighbors are farther than those found "
-        "on the CPU",
-        store.folder,
-    )
-    return None

@@ -9,21 +9,19 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
-from knn_logits.index.faiss_backend import FaissIndex
-from knn_logits.index.faiss_library import faiss_module, faiss_reason, make_empty
+from knn_logits.index.faiss_library import FaissIndex, faiss_module, faiss_reason, make_empty
 from knn_logits.index.kinds import Kind
 
 
 def to_arrays(index: FaissIndex) -> dict[str, Array]:
-    faiss = faiss_module()
-    inner = faiss.downcast_index(index.raw)
-    arrays: dict[str, Array] = {}
-    arrays["centroids"] = faiss.vector_to_array(faiss.downcast_index(inner.quantizer).codes)
+    faiss, inner = faiss_module(), index.raw
+    quantizer = faiss.downcast_index(inner.quantizer)
+    arrays: dict[str, Array] = {"centroids": faiss.vector_to_array(quantizer.codes)}
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
         arrays["trained"] = faiss.vector_to_array(inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
         arrays["codebooks"] = faiss.vector_to_array(inner.pq.centroids)
-    sizes = np.array([inner.invlists.list_size(n) for n in range(inner.nlist)], np.int64)
+    sizes = index.list_sizes()
     ids = np.empty(int(sizes.sum()), np.int64)
     codes = np.empty((len(ids), int(inner.code_size)), np.uint8)
     first = 0
@@ -45,17 +43,12 @@ def from_arrays(
     kind: Kind,
     size: int,
     *,
-    retained: Array | None = None,
     nprobe: int | None = None,
     threads: int | None = None,
 ) -> FaissIndex:
-    """Makes an index from the result of `to_arrays`. Every index from a file is checked here.
-
-    `retained`, bool [size], says which keys the index is to hold; they are numbered anew. None
-    stands for all.
-    """
+    """Makes an index from the result of `to_arrays`. Every index from a file is checked here."""
     try:
-        index = _assemble(arrays, kind, size, retained)
+        index = _assemble(arrays, kind, size)
     except (KeyError, ValueError, RuntimeError, AssertionError, MemoryError) as error:
         reason = faiss_reason(error)
         raise DamagedError(
@@ -70,16 +63,15 @@ def _expect(holds: bool, fact: str) -> None:
         raise ValueError(fact)
 
 
-def _assemble(arrays: Mapping[str, Array], kind: Kind, size: int, retained: Array | None) -> Any:
-    _expect(kind.has_arrays, "a type that has no arrays")
+def _assemble(arrays: Mapping[str, Array], kind: Kind, size: int) -> Any:
+    _expect(kind.approximate, "a type that has no arrays")
     # FAISS allocates lists and codebooks at once, so their numbers have to be those of the file.
     for name, rows in (("centroids", kind.lists), ("codebooks", kind.codewords)):
         held = arrays[name].nbytes // 4 if rows else 0
         _expect(held == kind.dim * rows, f"{name} of {held} numbers")
     index = make_empty(kind.factory, kind.dim, kind.metric)
-    inner = faiss_module().downcast_index(index)
-    inner.ntotal = _fill_inverted_file(inner, arrays, size, retained)
-    inner.is_trained = True
+    _fill_inverted_file(index, arrays, size)
+    index.ntotal, index.is_trained = size, True
     return index
 
 
@@ -97,9 +89,7 @@ def _finite(numbers: Array) -> bool:
     return bool(np.isfinite(numbers).all())
 
 
-def _fill_inverted_file(
-    inner: Any, arrays: Mapping[str, Array], size: int, retained: Array | None
-) -> int:
+def _fill_inverted_file(inner: Any, arrays: Mapping[str, Array], size: int) -> None:
     faiss = faiss_module()
     copy = faiss.copy_array_to_vector
     quantizer = faiss.downcast_index(inner.quantizer)
@@ -114,15 +104,6 @@ def _fill_inverted_file(
     if isinstance(inner, faiss.IndexIVFPQ):
         copy(_learnt(arrays, "codebooks", inner.d * inner.pq.ksub), inner.pq.centroids)
     sizes, ids, codes = _checked_lists(inner, arrays, size)
-    if retained is not None:
-        sizes, ids, codes = _selected(sizes, ids, codes, retained)
-    _add_to_lists(inner, sizes, ids, codes)
-    return len(ids)
-
-
-def _add_to_lists(inner: Any, sizes: Array, ids: Array, codes: Array) -> None:
-    """Appends keys and their codes, which come in the order of the lists, to each list."""
-    faiss = faiss_module()
     first = 0
     for number, length in enumerate(sizes.tolist()):
         if not length:
@@ -155,14 +136,3 @@ def _checked_lists(
         whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
         _expect(_finite(whole), "codes that are not finite")
     return sizes, ids, codes
-
-
-def _selected(
-    sizes: Array, ids: Array, codes: Array, retained: Array
-) -> tuple[Array, Array, Array]:
-    """Removes keys from the lists, and numbers the others anew."""
-    mask = retained[ids]
-    lists = np.repeat(np.arange(len(sizes)), sizes)
-    numbers = np.cumsum(retained, dtype=np.int64) - 1
-    left = np.bincount(lists[mask], minlength=len(sizes)).astype(np.int64)
-    return left, numbers[ids[mask]], codes[mask]

@@ -24,10 +24,10 @@ from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.windows import resolve
-from knn_logits.errors import DamagedError, DatastoreError, MismatchError
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
-from knn_logits.index.faiss_file import FaissFile, read_faiss_file
+from knn_logits.index.faiss_library import FaissIndex, read_ivfpq
 from knn_logits.index.kinds import Kind
 from knn_logits.lab.legacy import (
     LegacyFiles,
@@ -74,10 +74,10 @@ def import_datastore(
 ) -> Datastore:
     """Makes a datastore from the files of knn-transformers, knnlm, knn-models and their relatives.
 
-    The other system's index is taken over if there is one; `build_index` replaces it. Its file is
-    read as data and never by FAISS, and no pickle is loaded. Sizes and number formats are found
-    from the files. Entries at the end that the other system never wrote are left out. Sources are
-    passages of one stream, since the files do not name documents.
+    The other system's index is taken over if there is one; FAISS reads its file, and `build_index`
+    replaces it. No pickle is loaded. Sizes and number formats are found from the files. Entries
+    at the end that the other system never wrote are left out. Sources are passages of one stream,
+    since the files do not name documents.
 
     Args:
         model: The model that built it.
@@ -128,7 +128,7 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
     dim = int(canary[CANARY_KEYS].shape[1])
     old = _old_index(files, dim, progress)
     vocabulary = vocabulary_size(model)
-    values = read_values(files, dim, vocabulary, old.size if old else None)
+    values = read_values(files, dim, vocabulary, old[0].size if old else None)
     keys = read_keys(files.keys, len(values), dim) if files.keys else None
     if keys is None:
         entries = len(values)
@@ -156,7 +156,7 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
         tokens=entries + 1,
         dim=dim,
         dtype=dtype,
-        metric=old.metric if old else DEFAULT_METRIC,
+        metric=old[0].metric if old else DEFAULT_METRIC,
         index=IndexRecord(factory="exact", requested="import"),
         settings=SettingsRecord(**KNNConfig(temperature=_TEMPERATURE).stored_values()),
         files=job.files,
@@ -166,19 +166,21 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
     if old is None:
         index, record = make_index(store, IndexConfig(), progress=progress)
     else:
-        index, record = _converted(store, old, progress)
+        index, record = _taken_over(store, *old, progress)
     write_index(job, store, index, record, canary)
     job.commit(manifest, index=record)
 
 
-def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> FaissFile | None:
-    """Reads the other system's index; None if there is none, or it cannot be read."""
+def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> tuple[FaissIndex, str] | None:
+    """The other system's index and its type; None if there is none, or it cannot be read."""
     if files.index is None:
         return None
     progress("reading the index", 0, None)
     try:
-        old = read_faiss_file(files.index)
-    except DamagedError as error:
+        old, factory = read_ivfpq(files.index)
+        kind, arrays = Kind(factory, old.dim, old.metric), plain_arrays.to_arrays(old)
+        old = plain_arrays.from_arrays(arrays, kind, old.size, nprobe=old.nprobe)
+    except (DamagedError, ConfigError) as error:
         if files.keys is None:
             raise
         logger.warning("%s; a new index is built from the keys instead", error)
@@ -189,7 +191,7 @@ def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> FaissFile | 
             f"dimension {dim}: use the model that built it, or set the location of its keys "
             "with --key"
         )
-    return old
+    return old, factory
 
 
 def _write_text(
@@ -202,17 +204,12 @@ def _write_text(
         writer.add(tokens, id=files.values.name, title=f"all of {files.values.name}")
 
 
-def _converted(store: Datastore, old: FaissFile, progress: Progress) -> tuple[Index, IndexRecord]:
+def _taken_over(
+    store: Datastore, index: FaissIndex, factory: str, progress: Progress
+) -> tuple[Index, IndexRecord]:
     """The other system's index over the entries of the datastore."""
-    written = np.arange(old.size) < len(store)
-    index = plain_arrays.from_arrays(
-        old.arrays,
-        Kind(old.factory, old.dim, old.metric),
-        old.size,
-        retained=None if written.all() else written,
-        nprobe=old.nprobe,
-    )
-    record = IndexRecord(factory=old.factory, requested="import", nprobe=old.nprobe)
+    index.remove(np.arange(len(store), index.size))  # which were never written
+    record = IndexRecord(factory=factory, requested="import", nprobe=index.nprobe)
     if store.has_keys:
         record = measured(store, index, record, progress)
     return index, record

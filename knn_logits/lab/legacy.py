@@ -19,7 +19,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import CorpusError, DamagedError, MismatchError
-from knn_logits.store.reading import open_file
+from knn_logits.store.files import open_file
 
 _TRANSFORMERS = re.compile(r"dstore_(?P<type>.+)_(?P<size>\d+)_(?P<dim>\d+)_vals\.npy")
 _VALUES = re.compile(r"(?P<stem>.*)(?P<word>vals|values)\.npy")

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from knn_logits.errors import UnreachableError
+import numpy as np
+import torch
+from torch import Tensor
+
+from knn_logits.arrays import Array
+from knn_logits.errors import ConfigError, UnreachableError
 from knn_logits.index.base import Index
 from knn_logits.index.opening import Indexes, check_probe
+from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines, result_of
-from knn_logits.ray.shard import Form, ShardActor
-from knn_logits.ray.sharded import PATIENCE, Answer, ShardedIndex, ranges
+from knn_logits.ray.shard import Neighborhood, Shard
 from knn_logits.settings.config import KNNConfig, whole_number
 from knn_logits.store.datastore import Datastore
 
-logger = logging.getLogger(__name__)
-
+# Number of seconds in which a shard has to answer; it may have to be opened again meanwhile.
+PATIENCE = 60.0
 # The first opening on a machine reads every byte of the datastore once, which may take an hour.
-_OPENING, _REPORT_EACH = 6 * 3600.0, 60.0
+_OPENING = 6 * 3600.0
+# Waits a number of seconds for an answer. It raises a TimeoutError while there is none yet, and an
+# UnreachableError where none will come.
+Answer = Callable[[float], Any]
 
 
 class RayIndexes(Indexes):
@@ -52,8 +59,6 @@ class RayIndexes(Indexes):
         self._machines = sorted(machines(self._ray), key=lambda machine: str(machine["NodeID"]))
         self._shards = shards or max(1, len(self._machines))
         self._patience = patience
-        # The actor of each shard. All forms of a datastore's index share them.
-        self._actors: WeakKeyDictionary[Datastore, list[Any]] = WeakKeyDictionary()
         self._started: list[Any] = []
 
     def close(self) -> None:
@@ -64,43 +69,38 @@ class RayIndexes(Indexes):
         self._started.clear()
 
     def open(self, store: Datastore, config: KNNConfig) -> Index:
-        """See `Indexes.open`.
+        """See `Indexes.open`. All settings share the shards of a datastore.
 
         Raises:
+            ConfigError: when `exclude` names documents.
             UnreachableError: when the cluster has no room for the shards.
         """
-        return self.once(
-            store,
-            ("sharded", config.exclude, config.nprobe),
-            lambda: self._open(store, (config.exclude, config.nprobe)),
-        )
-
-    def _open(self, store: Datastore, form: Form) -> ShardedIndex:
+        if config.exclude:
+            raise ConfigError("a cluster's index cannot leave out documents: remove --without")
         spans = ranges(len(store), self._shards)
-        if store not in self._actors:
-            self._actors[store] = self._start(store, spans)
-        actors = self._actors[store]
+        actors = self.once(store, "shards", lambda: self._start(store, spans))
+        name = ("sharded", config.nprobe)
+        return self.once(store, name, lambda: self._open(store, spans, actors))
 
+    def _open(
+        self, store: Datastore, spans: list[tuple[int, int]], actors: list[Any]
+    ) -> ShardedIndex:
         def ask(number: int, method: str, *arguments: Any) -> Answer:
-            ref = actors[number].call.remote(form, method, *arguments)
+            ref = getattr(actors[number], method).remote(*arguments)
             return lambda seconds: result_of(self._ray, ref, seconds)
 
-        def opened(actor: Any) -> Any:
-            # This call waits until an actor that was lost has started again.
-            return actor.ready.options(max_task_retries=-1).remote(form)
-
-        index = ShardedIndex(
-            ask,
-            spans,
-            store.manifest.dim,
-            store.manifest.metric,
-            patience=self._patience,
-        )
-        self._wait_for([opened(actor) for actor in actors], index)
-        if form == ((), None) and not len(store.removed_entries):
+        manifest = store.manifest
+        index = ShardedIndex(ask, spans, manifest.dim, manifest.metric, patience=self._patience)
+        index.nprobe, index.actors = manifest.index.nprobe, actors
+        # These calls wait until an actor that was lost has started again.
+        opened = [actor.ready.options(max_task_retries=-1).remote() for actor in actors]
+        for number, ref in enumerate(opened):
+            try:
+                result_of(self._ray, ref, _OPENING)
+            except (TimeoutError, UnreachableError):
+                raise index.unreachable(number) from None
+        if not len(store.removed_entries):
             check_probe(store, index)
-        index.nprobe = form[1] or store.manifest.index.nprobe
-        index.actors = actors
         return index
 
     def _start(self, store: Datastore, spans: Sequence[tuple[int, int]]) -> list[Any]:
@@ -115,32 +115,75 @@ class RayIndexes(Indexes):
             max_task_retries=-1,
             scheduling_strategy="SPREAD",
             num_cpus=share_of_a_cpu(cpus, len(spans)),
-        )(ShardActor)
+        )(Shard)
         actors = [kind.remote(name, store.manifest.checksum, *span) for span in spans]
         self._started += actors
         return actors
-
-    def _wait_for(self, refs: list[Any], index: ShardedIndex) -> None:
-        """Waits until all shards are open, and reports where that takes long."""
-        until = time.monotonic() + _OPENING
-        left = list(refs)
-        while left and time.monotonic() < until:
-            _, left = self._ray.wait(left, num_returns=len(left), timeout=_REPORT_EACH)
-            if left:
-                logger.warning(
-                    "%d of %d shards are not open yet: they are being read, or wait for a free "
-                    "CPU (see `ray status`)",
-                    len(left),
-                    len(refs),
-                )
-        for number, ref in enumerate(refs):
-            try:
-                result_of(self._ray, ref, 0.0 if ref in left else self._patience)
-            except (TimeoutError, UnreachableError):
-                raise index.unreachable(number) from None
 
 
 def share_of_a_cpu(cpus: int, actors: int) -> float:
     """The part of a CPU that an actor takes, so that all actors have room."""
     # Ray counts in ten-thousandths of a CPU.
     return int(10_000 / max(1, -(-actors // max(1, cpus)))) / 10_000
+
+
+def ranges(entries: int, shards: int) -> list[tuple[int, int]]:
+    """Cuts entries into at most `shards` ranges of nearly equal length, none of which is empty."""
+    shards = max(1, min(shards, entries))
+    ends = [entries * number // shards for number in range(shards + 1)]
+    return list(itertools.pairwise(ends))
+
+
+def merged(parts: Sequence[Neighborhood], k: int) -> Neighborhood:
+    """Selects the k nearest entries of all shards, nearest first, then by id, padding last."""
+    nearness, ids = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    nearness = np.where(ids < 0, np.float32(-np.inf), nearness)
+    order = np.lexsort((ids, -nearness), axis=1)[:, :k]
+    return np.take_along_axis(nearness, order, axis=1), np.take_along_axis(ids, order, axis=1)
+
+
+class ShardedIndex:
+    """An index whose shards answer from elsewhere. It follows the protocol of `Index`."""
+
+    def __init__(
+        self,
+        ask: Callable[..., Answer],  # the shard's number, the name of a method, its arguments
+        spans: list[tuple[int, int]],
+        dim: int,
+        metric: Metric,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.metric: Metric = metric
+        self.dim = dim
+        self.size = spans[-1][1]
+        self.nprobe: int | None = None
+        self.actors: list[Any] = []
+        self._ask, self._spans, self._patience = ask, spans, patience
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
+        array = np.ascontiguousarray(queries.detach().cpu().numpy(), np.float32)
+        k = min(k, self.size)
+        numbers = range(len(self._spans))
+        answers = [self._ask(number, "search", array, k, self.nprobe) for number in numbers]
+        until = time.monotonic() + self._patience
+        parts = []
+        for number, answer in enumerate(answers):
+            try:
+                parts.append(answer(max(0.0, until - time.monotonic())))
+            except (TimeoutError, UnreachableError):
+                raise self.unreachable(number) from None
+        nearness, ids = merged(parts, k)
+        return torch.from_numpy(nearness), torch.from_numpy(ids)
+
+    def unreachable(self, number: int) -> UnreachableError:
+        first, last = self._spans[number]
+        return UnreachableError(
+            f"shard {number} of {len(self._spans)}, the entries {first:,} to {last - 1:,}, does "
+            "not respond: check `ray status` and run the command again"
+        )
+
+    def remove(self, ids: Array) -> None:
+        """Not possible: removed documents are left out as a shard is opened."""
+        raise ConfigError(f"{len(ids)} entries cannot be removed from a sharded index")

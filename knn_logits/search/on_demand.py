@@ -19,7 +19,7 @@ from knn_logits.search.neighbors import Neighbors, Prefixes, joined
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.entries import Contexts
+from knn_logits.store.documents import Contexts
 from knn_logits.store.layout import CANARY_KEYS
 from knn_logits.store.records import OnDemandRecord
 

@@ -232,7 +232,7 @@ class IndexConfig:
 
     factory: str = setting(
         "auto",
-        "Index type, such as IVF1024,Flat, IVF1024,SQ8, IVF1024,PQ64 or HNSW32.",
+        "Index type, such as IVF1024,Flat, IVF1024,SQ8 or IVF1024,PQ64.",
         details='"exact" is torch without approximation. "auto" chooses by the number of entries.',
         option="--index",
         metavar="FACTORY|exact|auto",

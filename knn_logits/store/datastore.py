@@ -14,12 +14,10 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
-from knn_logits.store.documents import Documents, Passage, map_documents, read_documents
-from knn_logits.store.entries import Contexts
-from knn_logits.store.hub_client import hub_name
+from knn_logits.store.documents import Contexts, Documents, Passage, map_documents, read_documents
+from knn_logits.store.files import hub_repo_of, map_array, map_arrays, read_arrays
+from knn_logits.store.hub_client import Remote, hub_name, needed
 from knn_logits.store.manifest import Manifest, read_manifest
-from knn_logits.store.reading import hub_repo_of, map_array, map_arrays, read_arrays
-from knn_logits.store.remote import Remote, needed
 from knn_logits.store.spans import Span, find_spans
 
 if TYPE_CHECKING:
@@ -128,7 +126,6 @@ class Datastore:
         cls,
         name: str | os.PathLike[str],
         *,
-        revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         local_files_only: bool = False,
@@ -142,8 +139,8 @@ class Datastore:
         only when `refine` or an index that is made from them needs them.
 
         Args:
-            name: A folder that `knn-logits build` wrote, or "org/name" or "org/name@revision".
-            revision: Branch, tag or commit on the Hub; None takes the newest.
+            name: A folder that `knn-logits build` wrote, or "org/name" on the Hub, or
+                "org/name@revision", which is a branch, a tag or a commit.
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
             token: Access token of the Hub; None takes the one of the login.
             local_files_only: Take the files from the cache and do not ask the Hub.
@@ -160,7 +157,7 @@ class Datastore:
             DamagedError: when a file differs from the manifest.
             StorageError: when the disk is full.
         """
-        hub = hub_name(name, revision)
+        hub = hub_name(name)
         if hub is None:
             return cls(name, full=full, progress=progress)
         remote = Remote.find(

@@ -1,19 +1,25 @@
-"""Names of datastores on the Hub, its client, and the meaning of its errors."""
+"""Datastores on the Hub: their names, its client with its errors, and fetching file by file."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from knn_logits._version import __version__
-from knn_logits.errors import ConfigError, HubError, KNNLogitsError, StorageError
+from knn_logits.errors import ConfigError, DamagedError, HubError, KNNLogitsError, StorageError
+from knn_logits.progress import Progress, counter, no_progress
+from knn_logits.store import layout
+from knn_logits.store.files import delete
+from knn_logits.store.manifest import Manifest, read_manifest
+from knn_logits.store.records import FileRecord
+from knn_logits.store.verification import check_file
 
 # Datastores live in repositories of this kind.
 REPO_TYPE = "dataset"
@@ -27,10 +33,8 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 LARGEST_ANSWER = 16 << 20
 # The meanings of the client's errors, by their class.
 _MEANINGS = {
-    "GatedRepoError": "{repo} is gated: accept its terms at {address}, and log in with `hf auth "
-    "login`",
     "RepositoryNotFoundError": "{repo} is neither a folder nor a public datastore at {hub}: check "
-    "the name; for a private datastore log in with `hf auth login`, or give a token (HF_TOKEN)",
+    "the name; for a private or gated one log in with `hf auth login`, or give a token (HF_TOKEN)",
     "RevisionNotFoundError": "{repo} has no revision {revision} on the Hub: leave the revision out "
     "to get the newest",
     "LocalEntryNotFoundError": "{repo} is no folder here and not whole in this machine's cache, "
@@ -53,18 +57,12 @@ class HubName:
         return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
 
 
-def hub_name(text: str | os.PathLike[str], revision: str | None = None) -> HubName | None:
+def hub_name(text: str | os.PathLike[str]) -> HubName | None:
     """Reads "org/name" or "org/name@revision"; None for an existing path, or no such name."""
     match = _NAME.fullmatch(text) if isinstance(text, str) else None
     if match is None or Path(text).exists() or "--" in match[1] or ".." in match[1]:
-        if revision is not None:
-            raise ConfigError(f"{text} is a folder and has no revisions: remove the revision")
         return None
-    if revision is not None and match[2] not in (None, revision):
-        raise ConfigError(
-            f"{text} already contains a revision, and --revision {revision} differs: use either"
-        )
-    revision = revision or match[2]
+    revision = match[2]
     # The client uses the revision as the name of a file.
     if revision is not None and (revision[0] in "/." or ".." in revision or "\\" in revision):
         raise ConfigError(f"{revision!r} is not a valid revision: use a branch, a tag or a commit")
@@ -168,7 +166,7 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
         raise HubError(
             text.format(
                 repo=name.repo,
-                revision=name.revision or "main",
+                revision=name.revision,
                 hub=endpoint(),
                 address=f"{endpoint()}/datasets/{name.repo}",
                 reason=_first_cause(error),
@@ -190,3 +188,96 @@ def _first_cause(error: BaseException) -> str:
         error = error.__cause__
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else text[:160] + "…"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """One commit of a datastore on the Hub. `Remote.find` makes it."""
+
+    name: HubName
+    # The folder in the cache, named by the commit, with links into the cache's blobs.
+    folder: Path
+    # The cache, the token, and whether the Hub may be asked.
+    access: Mapping[str, Any]
+
+    @classmethod
+    def find(cls, name: HubName, **access: Any) -> Remote:
+        """Fetches the manifest, or takes it from the cache if the Hub cannot be reached."""
+        path = _download(name, layout.MANIFEST, LARGEST_ANSWER, access, lambda _: None)
+        return cls(name, path.parent, access)
+
+    @property
+    def pinned(self) -> HubName:
+        return HubName(self.name.repo, self.folder.name)
+
+    def manifest(self) -> Manifest:
+        """The manifest of this commit. A damaged one is fetched again the next time."""
+        try:
+            return read_manifest(self.folder)
+        except DamagedError:
+            _drop(self.folder / layout.MANIFEST)
+            raise
+
+    def missing(self, records: Sequence[FileRecord]) -> list[FileRecord]:
+        return [record for record in records if not (self.folder / record.name).exists()]
+
+    def fetch(
+        self, records: Sequence[FileRecord], manifest: Manifest, progress: Progress = no_progress
+    ) -> None:
+        """Fetches files that are not in the cache, one after another, and checks their hashes."""
+        missing = self.missing(records)
+        count = counter(progress, "downloading", sum(record.bytes for record in missing))
+        for record in missing:
+            path = _download(self.pinned, record.name, record.bytes, self.access, count)
+            try:
+                check_file(path, record, manifest)
+            except DamagedError:
+                self._reject(record)
+
+    def _reject(self, record: FileRecord) -> NoReturn:
+        # The manifest may be the wrong one of the two, so it is fetched again as well.
+        _drop(self.folder / record.name)
+        _drop(self.folder / layout.MANIFEST)
+        raise DamagedError(
+            f"{record.name} of {self.pinned} does not match its manifest (size or SHA-256) and "
+            "was deleted: try again, use another revision, or contact its publisher"
+        )
+
+
+def needed(manifest: Manifest) -> list[FileRecord]:
+    """The files that a search needs. The other files can be fetched later."""
+    later = manifest.key_shards if manifest.file("index") else []
+    return [record for record in manifest.files if record not in later]
+
+
+def _download(
+    name: HubName, file: str, most: int, access: Mapping[str, Any], count: Callable[[int], None]
+) -> Path:
+    """Fetches a file of at most `most` bytes into the cache, if it is not there."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc, type-arg, unused-ignore]
+        """Counts instead of drawing."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            if not is_watched():
+                raise ConnectionError("it was lost for a moment")
+            super().__init__(*args, **{**options, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            count(int(n or 0))
+
+    options: dict[str, Any] = {**access, **identity(), "tqdm_class": Bar}
+    with asking(name, most):
+        return Path(
+            hf_hub_download(name.repo, file, repo_type=REPO_TYPE, revision=name.revision, **options)
+        )
+
+
+def _drop(path: Path) -> None:
+    """Deletes a file from the cache, so that it is fetched again."""
+    blob = path.resolve()
+    delete(path)
+    if blob.parent == path.parent.resolve().parents[1] / "blobs":
+        delete(blob)

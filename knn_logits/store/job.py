@@ -19,9 +19,16 @@ from pydantic import FailFast, Field, ValidationError
 from knn_logits.errors import DamagedError, DatastoreError, MismatchError, StorageError
 from knn_logits.store import layout
 from knn_logits.store.documents import write_documents
-from knn_logits.store.files import delete, locked, write_array, write_arrays, write_bytes
+from knn_logits.store.files import (
+    array_facts,
+    delete,
+    locked,
+    sha256,
+    write_array,
+    write_arrays,
+    write_bytes,
+)
 from knn_logits.store.manifest import Manifest, needs_text, read_json, read_manifest
-from knn_logits.store.reading import array_facts, sha256
 from knn_logits.store.records import FileRecord, Record
 
 logger = logging.getLogger(__name__)

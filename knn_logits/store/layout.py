@@ -53,7 +53,6 @@ CANARY_TOKENS = "canary.tokens"
 CANARY_KEYS = "canary.keys"
 PROBE_QUERIES = "probe.queries"
 PROBE_IDS = "probe.ids"
-PROBE_DISTANCES = "probe.distances"
 # Arrays in the file of sentence vectors: the vectors, and how many each document has.
 VECTORS = "vectors"
 VECTOR_COUNTS = "counts"

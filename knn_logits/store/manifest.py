@@ -13,8 +13,7 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError, DatastoreError, IncompleteError
 from knn_logits.metrics import DEFAULT_METRIC, Metric
 from knn_logits.store import layout
-from knn_logits.store.files import write_bytes
-from knn_logits.store.reading import first_problem, map_array, open_file, regular_file
+from knn_logits.store.files import first_problem, map_array, open_file, regular_file, write_bytes
 from knn_logits.store.records import (
     Count,
     EncoderRecord,

@@ -17,10 +17,8 @@ from knn_logits.errors import DamagedError
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
-from knn_logits.store.documents import map_documents, read_documents
-from knn_logits.store.entries import Contexts
-from knn_logits.store.manifest import Manifest
-from knn_logits.store.reading import (
+from knn_logits.store.documents import Contexts, map_documents, read_documents
+from knn_logits.store.files import (
     HASH_CHUNK,
     hub_repo_of,
     map_array,
@@ -28,6 +26,7 @@ from knn_logits.store.reading import (
     read_arrays,
     regular_file,
 )
+from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import FileRecord
 
 # A power of two and a multiple of every dtype's size.
@@ -182,7 +181,6 @@ def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:
         layout.CANARY_KEYS: (np.dtype(np.float32), (*tokens.shape[:1], manifest.dim)),
         layout.PROBE_QUERIES: (np.dtype(np.float32), (*ids.shape[:1], manifest.dim)),
         layout.PROBE_IDS: (np.dtype(np.int64), ids.shape[:2]),
-        layout.PROBE_DISTANCES: (np.dtype(np.float32), ids.shape[:2]),
     }
     return (
         (layout.CANARY_TOKENS in arrays) == (layout.CANARY_KEYS in arrays)

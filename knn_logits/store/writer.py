@@ -12,11 +12,9 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
-from knn_logits.store.documents import DocumentRecord, Documents
-from knn_logits.store.entries import Contexts
-from knn_logits.store.files import array_header, replacing, write_array
+from knn_logits.store.documents import Contexts, DocumentRecord, Documents
+from knn_logits.store.files import HASH_CHUNK, array_header, replacing, write_array
 from knn_logits.store.job import Job
-from knn_logits.store.reading import HASH_CHUNK
 
 # The most bytes of a shard, and those of the first.
 SHARD_BYTES = 256 << 20

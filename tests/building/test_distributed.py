@@ -9,7 +9,7 @@ import pytest
 from forked import Fork, command
 
 from knn_logits.building.distributed import KeyWorker, piece_of, started_by_torchrun
-from knn_logits.engine import keys
+from knn_logits.engine import windows
 from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import plan
@@ -21,14 +21,14 @@ TEXT = "The crane lifts a crate from the quay, and the winch holds it over the w
 
 @pytest.mark.parametrize("first_entry", [0, 10, 30])
 def test_pieces_give_the_same_keys_as_one_machine(model, store, first_entry, monkeypatch):
-    monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)  # many groups
+    monkeypatch.setattr(windows, "_BUFFER_BYTES", 1)  # many groups
     location = find_key(model, "ffn_input")
     tokens, contexts = np.asarray(store.tokens), store.contexts
-    windows = list(plan(contexts.first, contexts.length, 64, 32))
+    cut = list(plan(contexts.first, contexts.length, 64, 32))
     shape = {"dim": 32, "dtype": "float16", "batch_tokens": 32}
-    whole = keys.compute_keys(model, location, tokens, windows, first_entry=first_entry, **shape)
+    whole = windows.compute_keys(model, location, tokens, cut, first_entry=first_entry, **shape)
     worker = KeyWorker(model, location, shape, 1, store.checks)
-    groups = keys.groups_from(keys.grouped(windows, **shape), first_entry, None)
+    groups = windows.groups_from(windows.grouped(cut, **shape), first_entry, None)
     pieces = [piece_of(tokens, group, first_entry) for group in groups]
     assert len(pieces) > 2
     found = [worker(piece) for piece in pieces]
@@ -97,7 +97,7 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     corpus.write_text("\n".join(map(json.dumps, rows)))
     call = [model_folder, corpus, "--window", 64, "--stride", 32, "--batch-tokens", 256]
     call += ["--no-calibrate", "--json", "--out"]
-    monkeypatch.setattr(keys, "_BUFFER_BYTES", 1)
+    monkeypatch.setattr(windows, "_BUFFER_BYTES", 1)
     monkeypatch.setattr(writer, "SHARD_BYTES", 6000)
     alone = run("build", *call, tmp_path / "alone").json
     assert len(list((tmp_path / "alone").glob("keys-*.npy"))) > 10

@@ -46,9 +46,9 @@ def quiet():
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     logging.getLogger("knn_logits").setLevel(logging.ERROR)
-    from knn_logits.engine import keys
+    from knn_logits.engine import windows
 
-    keys._BUFFER_BYTES = 4096
+    windows._BUFFER_BYTES = 4096
 
 
 @functools.cache

@@ -20,12 +20,12 @@ JOBS = stores.Jobs(documents=6, shard_bytes=6000, index="IVF2,SQ8")
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_steps():
-    from knn_logits.engine import keys
+    from knn_logits.engine import windows
 
-    before = keys._BUFFER_BYTES
-    keys._BUFFER_BYTES = 4096
+    before = windows._BUFFER_BYTES
+    windows._BUFFER_BYTES = 4096
     yield
-    keys._BUFFER_BYTES = before
+    windows._BUFFER_BYTES = before
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ def test_the_page_says_what_there_is():
     ):
         assert part in text
     assert "## Evaluation" not in text
-    assert 'from_pretrained("org/name", revision="v1")' in card(manifest(), "org/name", "v1")
+    assert 'from_pretrained("org/name@v1")' in card(manifest(), "org/name", "v1")
 
 
 def data_of(text):
@@ -93,8 +93,9 @@ def test_a_card_that_is_somebody_elses():
     own = "---\nlicense: bsd-2-clause\ntags:\n- mine\n---\n\n# Mine\n\nText.\n"
     text = card(MIT, "org/name", old=own)
     assert text.index("Text.") < text.index(BEGIN)
-    assert data_of(text)["tags"] == [*front_matter(MIT)["tags"], "mine"]
+    assert data_of(text)["tags"] == ["knn-logits", "mine"]
     assert data_of(text)["license"] == "bsd-2-clause"
+    assert data_of(text)["base_model"] == "org/model"
     assert data_of(card(MIT, "org/name", old="# Mine\n")) == front_matter(MIT)
     # Marks that were taken away are written again, behind what the user wrote.
     cut = text.replace(BEGIN, "").replace(END, "")

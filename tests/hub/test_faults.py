@@ -56,7 +56,6 @@ def test_a_connection_that_breaks_is_taken_up_again(published, worker, cache, in
 def test_a_revision_that_is_gone(published, worker, cache):
     gone = f"{NAME}@{'0' * 40}"
     fails(worker, r"HubError: org/texts has no revision 0+ .*newest", name=gone, cache=cache)
-    fails(worker, r"HubError: org/texts has no revision old", name=f"{NAME}@old", cache=cache)
     # What is in the cache stays usable after its revision was deleted on the Hub.
     folder = worker(WHOLE, name=NAME, cache=cache)
     pinned = f"{NAME}@{Path(folder).name}"
@@ -69,7 +68,7 @@ def test_no_such_datastore_and_no_permission(hub, worker, owner, cache, indexed)
     fails(owner, r"HubError: org/none is neither a folder", name="org/none", cache=cache)
     hub.repo(NAME).commit(content(indexed.folder))
     hub.repo(NAME).gated = True
-    fails(worker, r"HubError: org/texts is gated: accept its terms", name=NAME, cache=cache)
+    fails(worker, r"HubError: org/texts is neither .*gated one log in", name=NAME, cache=cache)
     hub.repo("org/empty").commit({"README.md": b"nothing"})
     fails(
         worker,

@@ -7,6 +7,7 @@ import pytest
 from loopback import PRIVATE_TOKEN
 from worker import NAME, OPEN, Failed, arrays_of, content
 
+import knn_logits
 from knn_logits import Datastore
 
 pytest_plugins = ["hub_fixtures"]
@@ -82,9 +83,6 @@ def test_a_revision_is_a_commit_a_branch_or_a_tag(published, worker, cache, stor
     code = OPEN + "result = [store.revision, len(store)]"
     assert worker(code, name=f"{NAME}@other", cache=cache) == [other, len(store)]
     assert worker(code, name=f"{NAME}@{first}", cache=cache)[0] == first
-    both = "Datastore.from_pretrained(name, revision='a', cache_dir=cache)"
-    with pytest.raises(Failed, match=r"ConfigError: .*use either"):
-        worker(both, name=f"{NAME}@b", cache=cache)
 
 
 def test_a_folder_wins_over_the_hub(published, worker, cache, store, tmp_path):
@@ -95,8 +93,6 @@ def test_a_folder_wins_over_the_hub(published, worker, cache, store, tmp_path):
     there.symlink_to(store.folder)
     assert worker(code, name=NAME, cache=cache, place=tmp_path) == [None, len(store)]
     assert published.requests == []
-    with pytest.raises(Failed, match=r"ConfigError: .*no revision"):
-        worker("Datastore.from_pretrained(name, revision='main')", name=there)
 
 
 def test_a_private_datastore(published, worker, owner, cache):
@@ -113,3 +109,20 @@ def test_a_download_is_not_changed(published, worker, cache):
     code = OPEN + "knn_logits.remove_documents(store, ['0'])"
     with pytest.raises(Failed, match=r"DatastoreError: .*download of org/texts.*--out FOLDER"):
         worker(code, name=NAME, cache=cache)
+
+
+def test_a_copy_can_be_changed(published, worker, indexed, tmp_path):
+    code = "result = str(knn_logits.pull(name, keys=True, out=out).folder)"
+    folder = worker(code, name=NAME, out=tmp_path / "copy")
+    assert Datastore(folder).manifest == indexed.manifest
+    assert knn_logits.remove_documents(folder, ["0"]).manifest.removed == (0,)
+    with pytest.raises(Failed, match=r"DatastoreError: .*choose an empty folder"):
+        worker(code, name=NAME, out=folder)
+    # What an interrupted copy left is replaced.
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "tokens.npy").write_bytes(b"half")
+    assert not Datastore(
+        worker(
+            "result = str(knn_logits.pull(name, out=out).folder)", name=NAME, out=tmp_path / "half"
+        )
+    ).has_keys

@@ -77,7 +77,7 @@ def test_a_branch_and_a_private_repository(hub, owner, indexed, cache):
     push(owner, indexed.folder, private=True)
     assert hub.repos[NAME].private
     before = head(hub)
-    push(owner, indexed.folder, keys=False, revision="light")
+    push(owner, indexed.folder, name=f"{NAME}@light", keys=False)
     assert head(hub) == before
     code = OPEN + "result = store.offers_keys"
     assert owner(code, name=f"{NAME}@light", cache=cache) is False

@@ -12,7 +12,7 @@ from handmade import make_store
 from knn_logits import Datastore, IndexConfig, build_index
 from knn_logits.index import compact, opening
 from knn_logits.index.compact import CompactIndex
-from knn_logits.index.faiss_backend import FaissIndex
+from knn_logits.index.faiss_library import FaissIndex
 from knn_logits.index.opening import open_compact, open_index, whole_index
 
 DIM, PLENTY = 8, 10**12
@@ -70,16 +70,6 @@ def test_removed_and_excluded_documents_are_not_found(store, on_gpu):
 def test_without_keys_faiss_searches(store, on_gpu, monkeypatch):
     monkeypatch.setattr(Datastore, "has_keys", False)
     assert isinstance(on_gpu(store), FaissIndex)
-
-
-def test_a_device_that_finds_other_neighbors_is_left_aside(store, on_gpu, monkeypatch, caplog):
-    def wrong(self, asked, k):
-        return real(self, asked.flip(-1), k)
-
-    real = CompactIndex.search
-    monkeypatch.setattr(CompactIndex, "search", wrong)
-    assert isinstance(on_gpu(store), FaissIndex)
-    assert "farther" in caplog.text
 
 
 def test_an_index_does_not_keep_its_datastore(store, monkeypatch):

@@ -13,9 +13,8 @@ from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError, ModelError
 from knn_logits.lab.distilling import distill
-from knn_logits.store.files import write_arrays
+from knn_logits.store.files import read_arrays, write_arrays
 from knn_logits.store.job import record_file
-from knn_logits.store.reading import read_arrays
 from knn_logits.store.verification import damage
 
 WINDOW = knn_logits.WindowConfig(64, 32)

@@ -71,10 +71,10 @@ def cluster(nodes):
 @pytest.fixture(scope="module", autouse=True)
 def _small_groups():
     """Many pieces of work from a short text, for every build of this file."""
-    from knn_logits.engine import keys
+    from knn_logits.engine import windows
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keys, "_BUFFER_BYTES", 1)
+        patch.setattr(windows, "_BUFFER_BYTES", 1)
         yield
 
 

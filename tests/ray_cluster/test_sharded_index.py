@@ -9,15 +9,15 @@ from distances import by_distance
 from hypothesis import given
 from hypothesis import strategies as st
 
-from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index
+from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, remove_documents
 from knn_logits.errors import (
     ConfigError,
     DamagedError,
     UnreachableError,
 )
 from knn_logits.index.opening import Indexes
+from knn_logits.ray.searching import ShardedIndex, merged, ranges
 from knn_logits.ray.shard import Shard, cut_lists
-from knn_logits.ray.sharded import ShardedIndex, merged, ranges
 
 
 @given(st.integers(1, 500), st.integers(1, 20))
@@ -58,13 +58,14 @@ class Asked:
         return answer
 
 
-def sharded(store, count, **settings):
+def sharded(store, count):
     spans = ranges(len(store), count)
     name, checksum = str(store.folder), store.manifest.checksum
-    without, nprobe = settings.pop("without", ()), settings.pop("nprobe", None)
-    asked = Asked([Shard(name, checksum, *span, (without, nprobe)) for span in spans])
+    asked = Asked([Shard(name, checksum, *span) for span in spans])
     manifest = store.manifest
-    return ShardedIndex(asked, spans, manifest.dim, manifest.metric, **settings), asked
+    index = ShardedIndex(asked, spans, manifest.dim, manifest.metric)
+    index.nprobe = manifest.index.nprobe
+    return index, asked
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +109,15 @@ def test_shards_find_what_the_whole_finds(large, tmp_path, factory, shards):
         np.testing.assert_array_equal(found[1][:, : said[1].shape[1]][near], said[1][near])
 
 
-def test_documents_that_are_left_out(large):
-    without = ("3", "20")
-    config = KNNConfig(exclude=without)
-    queries = torch.from_numpy(large.keys(large.entries_of(without))).float()
-    expected = by_distance(Indexes().open(large, config), queries, 8)
-    index, _ = sharded(large, 4, without=without)
+def test_removed_documents_are_left_out(large, tmp_path):
+    folder = tmp_path / "store"
+    shutil.copytree(large.folder, folder)
+    store = remove_documents(folder, ["3", "20"])
+    queries = torch.from_numpy(store.keys(store.removed_entries)).float()
+    expected = by_distance(Indexes().open(store, KNNConfig()), queries, 8)
+    index, _ = sharded(store, 4)
     distances, ids = by_distance(index, queries, 8)
-    assert not np.isin(ids.numpy(), large.entries_of(without)).any()
+    assert not np.isin(ids.numpy(), store.removed_entries).any()
     np.testing.assert_array_equal(distances.numpy(), np.sort(expected[0].numpy()))
     with pytest.raises(ConfigError, match="cannot be removed"):
         index.remove(np.array([1]))
@@ -132,7 +134,7 @@ def test_a_shard_that_stays_away_is_an_error(large):
 
 def test_another_datastore_of_the_same_name_is_refused(large):
     with pytest.raises(Exception, match="differs between machines"):
-        Shard(str(large.folder), "0" * 64, 0, 10, ((), None))
+        Shard(str(large.folder), "0" * 64, 0, 10).ready()
 
 
 def test_lists_that_do_not_fit_their_ids_are_damage():

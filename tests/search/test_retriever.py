@@ -1,5 +1,3 @@
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -7,7 +5,6 @@ from handmade import make_store, naive_entries
 
 from knn_logits.building.indexing import build_index
 from knn_logits.errors import DamagedError, DatastoreError
-from knn_logits.index.faiss_backend import FaissIndex
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import IndexConfig, KNNConfig
@@ -123,30 +120,13 @@ def test_a_datastore_without_entries(tmp_path):
     assert (found.rows, found.k) == (3, 0)
 
 
-@pytest.mark.parametrize("factory", ["HNSW8"])
-def test_an_index_without_a_plain_form_is_built_from_the_keys_with_a_warning(
-    tmp_path, factory, caplog
-):
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        store = make(tmp_path / "s", "l2", factory)
-        assert factory in caplog.text
-        assert store.manifest.file("index") is None
-        caplog.clear()
-        index = open_index(store)
-    assert [factory in record.getMessage() for record in caplog.records] == [True]
-    assert isinstance(index, FaissIndex)
-    _, ids = index.search(queries(), 5)
-    assert ids.shape == (12, 5)
-    assert (ids >= 0).all()
-
-
 def test_an_index_with_neither_file_nor_keys(tmp_path):
     store = make(tmp_path / "s", with_keys=False)
     with pytest.raises(DatastoreError, match="no keys"):
         open_index(store)
     record = store.manifest.index.model_copy(update={"factory": "IVF4,Flat"})
     store.manifest.model_copy(update={"index": record}).write(store.folder)
-    with pytest.raises(DatastoreError, match="neither an index of plain arrays nor keys"):
+    with pytest.raises(DamagedError, match="no file of its index"):
         open_index(Datastore(store.folder))
 
 
@@ -164,7 +144,7 @@ def test_an_index_file_suffices_for_a_search(tmp_path):
     assert torch.equal(found.values, expected.values)
 
 
-@pytest.mark.parametrize("factory", ["IVF8,SQ8", "HNSW8", "nonsense"])
+@pytest.mark.parametrize("factory", ["IVF8,SQ8", "nonsense"])
 def test_an_index_file_of_another_kind(tmp_path, factory):
     store = make(tmp_path / "s", "l2", "IVF4,SQ8")
     record = store.manifest.index.model_copy(update={"factory": factory})

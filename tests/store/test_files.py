@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from knn_logits.errors import BusyError, DatastoreError, StorageError
 from knn_logits.store import files, layout
-from knn_logits.store.files import locked
+from knn_logits.store.files import locked, read_arrays
 from knn_logits.store.job import begin
-from knn_logits.store.reading import read_arrays
 
 
 def fails(number):

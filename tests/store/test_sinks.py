@@ -10,7 +10,7 @@ from conftest import TEXTS, make_gpt2
 import knn_logits
 from knn_logits import KNNConfig, explain
 from knn_logits.search.retriever import Retriever
-from knn_logits.store.entries import Contexts
+from knn_logits.store.documents import Contexts
 from knn_logits.store.sinks import find_sink
 
 HANDBOOK = [

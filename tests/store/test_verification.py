@@ -148,7 +148,6 @@ def with_checks(folder, **arrays):
         {"probe_ids": np.zeros((3, 1, 1), np.int64)},
         {"probe_ids": np.full((3, 5), 5, np.int64)},
         {"probe_ids": np.full((3, 5), -2, np.int64)},
-        {"probe_distances": np.zeros((3, 4), np.float32)},
     ],
 )
 def test_checks_that_no_model_and_no_index_can_be_asked(store, arrays):
