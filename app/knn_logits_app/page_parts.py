@@ -18,7 +18,8 @@ from knn_logits_app.visitors import Visitors
 _LABELS = {
     "lmbda": (
         "Memory strength (λ)",
-        "0: the model alone. 1: the documents alone.",
+        "By default decided at each word. A number that you set holds for all words: "
+        "0 is the model alone, 1 the documents alone.",
     ),
     "k": (
         "Passages consulted (k)",

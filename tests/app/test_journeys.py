@@ -353,7 +353,12 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     # A file that is dropped is attached as well.
     page.evaluate(DROP, ["seals.txt", "The keeper counts the seals on the first Sunday of May."])
     expect(dividers.last).to_contain_text("Now asking: seals.txt")
+    expect(dividers.last).to_contain_text("in place of light.md and 1 more")
     expect(build).to_have_text("")
+    # A question after a divider has a number of its own.
+    page.get_by_label("Your question").fill("When does the keeper count the seals?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat .kl-reply").last).to_contain_text("first Sunday of May.")
     # A page that is loaded again has lost them, and the browser asks before.
     (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
     assert folder.exists()

@@ -99,7 +99,9 @@ const chat = (element, props, trigger, watch) => {
   };
   const draw = (turn) => {
     if (turn.now !== undefined) {
-      log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line})`));
+      const before = turns.slice(0, turns.indexOf(turn)).findLast((one) => one.now !== undefined);
+      const gone = before ? `, in place of ${before.now}` : "";
+      log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line})${gone}`));
       return;
     }
     if (!places.has(turn)) {
@@ -155,7 +157,8 @@ const chat = (element, props, trigger, watch) => {
       draw(before);
     }
     const said = history();
-    const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, question, frame: null };
+    // A divider has no number.
+    const turn = { turn: Math.max(0, ...turns.map((one) => one.turn ?? 0)) + 1, question, frame: null };
     turns.push(turn);
     next = [];
     begin();
