@@ -30,8 +30,7 @@ _MODULES = {
     "corpus.blocks": "Block",
     "corpus.documents": "Document",
     "corpus.reading": "read_corpus",
-    "settings.config": "KNNConfig IndexConfig",
-    "settings.passes": "WindowConfig",
+    "settings.config": "KNNConfig IndexConfig WindowConfig",
     "engine.llama_cpp.model": "GGUFModel",
     "mixture.memory": "Memory",
     "ask.asking": "Asking",
@@ -82,7 +81,7 @@ if TYPE_CHECKING:
     from knn_logits.mixture.memory import Memory as Memory
     from knn_logits.settings.config import IndexConfig as IndexConfig
     from knn_logits.settings.config import KNNConfig as KNNConfig
-    from knn_logits.settings.passes import WindowConfig as WindowConfig
+    from knn_logits.settings.config import WindowConfig as WindowConfig
     from knn_logits.store.datastore import Datastore as Datastore
 
 

@@ -147,7 +147,7 @@ def build_datastore(
         compute = None if ray is None else on_cluster(ray, canary)
         compute = compute if ranks is None else ranks.lead(canary)
         manifest = _write_entries(steps, plan, rows, canary, compute, settings)
-        _finish(steps, plan, manifest, canary, settings.get("encoder"))
+        _finish(steps, plan, manifest, settings.get("encoder"))
     if ranks is not None:
         ranks.end()
     return Datastore(folder)
@@ -189,9 +189,7 @@ def _write_entries(
     )
 
 
-def _finish(
-    steps: Steps, plan: BuildPlan, manifest: Manifest, canary: dict[str, Array], name: str | None
-) -> None:
+def _finish(steps: Steps, plan: BuildPlan, manifest: Manifest, name: str | None) -> None:
     """Makes the index, encodes sentences, chooses settings, and writes the manifest."""
     job, progress = steps.job, steps.progress
     store = Datastore.unfinished(job.folder, manifest)
@@ -216,7 +214,7 @@ def _finish(
             chosen = choose_settings(steps, plan, store, index, chosen)
         if plan.fits_gate:
             gate = write_gate(steps, plan, store, chosen, index)
-        write_index(job, store, index, record, canary)
+        write_index(job, index, record)
     job.commit(manifest, index=record, encoder=encoded, settings=chosen, gate=gate)
 
 

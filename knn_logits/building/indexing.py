@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import numpy as np
-import torch
 
 from knn_logits.arrays import Array
 from knn_logits.building.recall import measured
@@ -72,7 +70,7 @@ def build_index(
             temperature = like_temperature(store, old.settings.temperature, old.metric)
             changed = {"stale": True, "temperature": temperature}
             gone, gate = ["index", "gate"], None  # it was fitted to distances of the old metric
-        write_index(job, store, built, record, store.checks)
+        write_index(job, built, record)
         settings = old.settings.model_copy(update=changed)
         job.commit(store.manifest, without=gone, index=record, settings=settings, gate=gate)
     return Datastore(store.folder)
@@ -188,33 +186,11 @@ def check_index(index: IndexConfig, dim: int, metric: Metric, entries: int | Non
         Kind(index.factory, dim, metric).check(keys)
 
 
-def write_index(
-    job: Job, store: Datastore, index: Index, record: IndexRecord, checks: dict[str, Array]
-) -> None:
-    """Writes an index and the probe that it must answer, beside the canary of `checks`."""
+def write_index(job: Job, index: Index, record: IndexRecord) -> None:
     # An earlier run may have left the file of another index.
     job.drop("index")
     if isinstance(index, FaissIndex):
         job.write("index", plain_arrays.to_arrays(index), {"factory": record.factory})
-    canary = {name: value for name, value in checks.items() if not name.startswith("probe")}
-    job.write("checks", canary | probe_arrays(store, index, canary))
-
-
-def probe_arrays(
-    store: Datastore, index: Index, canary: Mapping[str, Array], queries: int = 8, k: int = 8
-) -> dict[str, Array]:
-    """A few keys, or the canary's, with the ids that the index finds."""
-    if store.has_keys:
-        entries = np.linspace(0, len(store) - 1, min(queries, len(store))).astype(np.int64)
-        keys = store.keys(entries).astype(np.float32)
-    else:
-        keys = np.asarray(canary[CANARY_KEYS][:queries], np.float32)
-    nearness, ids = index.search(torch.from_numpy(keys), k)
-    order = nearness.argsort(dim=-1, descending=True, stable=True)
-    return {
-        layout.PROBE_QUERIES: keys,
-        layout.PROBE_IDS: ids.gather(-1, order).cpu().numpy(),
-    }
 
 
 def make_index(

@@ -23,9 +23,9 @@ from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
     StoredSettings,
+    WindowConfig,
     index_config,
 )
-from knn_logits.settings.passes import WindowConfig
 from knn_logits.settings.registry import stored_settings
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import KeyRecord, OnDemandRecord, PairsRecord, WindowRecord

@@ -125,7 +125,7 @@ def compact(
         record = old.index
         if old.on_demand is None:
             index, record = index_anew(small, progress)
-            write_index(job, small, index, record, store.checks)
+            write_index(job, index, record)
         job.commit(manifest, index=record)
     return Datastore(folder)
 

@@ -347,7 +347,7 @@ def _update(steps: Steps, store: Datastore, new: Iterator[Cut], found: dict[str,
     record = base.index
     if base.on_demand is None:
         index, record = _extended_index(store, grown, steps.progress)
-        write_index(job, grown, index, record, store.checks)
+        write_index(job, index, record)
     job.commit(manifest, index=record, encoder=encoder)
     return text.tokens - base.tokens
 

@@ -22,7 +22,6 @@ from knn_logits.cli.terminal import Output, Printed, doing, print_json, say, sta
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
 from knn_logits.store import layout
-from knn_logits.store.hub_client import hub_name
 
 if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer
@@ -40,6 +39,8 @@ def opened_with_model(
     names: Sequence[str], model: str, run: RunOptions, memory: MemoryOptions
 ) -> Iterator[tuple[OpenStores, Any, Any]]:
     """Opens datastores and loads the model. Documents become a datastore until the end."""
+    from knn_logits.store.hub_client import hub_name
+
     for name in names:
         if not Path(name).exists() and hub_name(name) is None:
             raise ConfigError(

@@ -24,9 +24,8 @@ from knn_logits.cli.memory import Ray
 from knn_logits.cli.options import Json, Model, Settable, Store, command
 from knn_logits.cli.terminal import answer, in_documents, in_time, picked, say
 from knn_logits.errors import ConfigError, KNNLogitsError
-from knn_logits.settings.config import IndexConfig
+from knn_logits.settings.config import IndexConfig, PassConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import settings_line, stored_names
 
 if TYPE_CHECKING:

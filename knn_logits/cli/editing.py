@@ -24,9 +24,8 @@ from knn_logits.cli.options import Model, Store, Without, argument, command
 from knn_logits.cli.terminal import in_documents, say, tell
 from knn_logits.errors import ConfigError
 from knn_logits.printable import first_few
-from knn_logits.settings.config import IndexConfig
+from knn_logits.settings.config import IndexConfig, PassConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.passes import PassConfig
 
 # These reasons mean that a file is empty now. A file skipped for other reasons may still have text.
 _EMPTY = "empty"

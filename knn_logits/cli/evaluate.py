@@ -21,11 +21,10 @@ from knn_logits.corpus.formats import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError, StorageError
 from knn_logits.printable import one_line
+from knn_logits.settings.config import PassConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.passes import PassConfig
 from knn_logits.settings.registry import check_settings, settings_line
 from knn_logits.store import layout
-from knn_logits.store.hub_client import hub_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -50,6 +49,8 @@ _OVERLAP_HELP = "Skip the check for evaluation text in the datastore."
 
 def _stores_and_texts(paths: list[str]) -> tuple[list[str], list[str]]:
     """Splits the arguments; the first is a datastore, so that a wrong path is reported as one."""
+    from knn_logits.store.hub_client import hub_name
+
     stores = paths[:1]
     texts: list[str] = []
     for path in paths[1:]:

@@ -9,8 +9,8 @@ from knn_logits.cli.build import StoreOptions
 from knn_logits.cli.loading import Run, index_words, open_datastore, prepare
 from knn_logits.cli.options import Model, Store, argument, command
 from knn_logits.cli.terminal import picked, say
+from knn_logits.settings.config import WindowConfig
 from knn_logits.settings.declaration import setting
-from knn_logits.settings.passes import WindowConfig
 
 
 @command
@@ -63,7 +63,6 @@ def pull(
         done = pull_datastore(name, keys=keys, out=out, progress=bars)
     line = f"{done.name}: {done.fetched / 1e6:,.1f} of {done.bytes / 1e6:,.1f} MB fetched in "
     line += f"{bars.seconds:.1f} s"
-    line += f", {done.left / 1e6:,.1f} MB left on the Hub" if done.left else ""
     say(f"{line}; {done.folder}")
 
 
@@ -85,5 +84,5 @@ def push(
     datastore = open_datastore(store)
     with Bars("run the same command again to resume; uploaded files are not sent again"):
         done = push_to_hub(datastore, name, private=private, keys=keys)
-    line = f"{len(done.files)} files, {done.bytes / 1e6:,.1f} MB sent to {done.url}, "
+    line = f"{done.bytes / 1e6:,.1f} MB published at {done.url}, "
     say(f"{line}revision {done.commit}")

@@ -14,8 +14,7 @@ from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states, padded
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ConfigError, ModelError
-from knn_logits.settings.config import whole_number
-from knn_logits.settings.passes import WindowConfig
+from knn_logits.settings.config import WindowConfig, whole_number
 from knn_logits.store.documents import Contexts
 from knn_logits.store.records import WindowRecord
 

@@ -1,1 +1,1 @@
-"""Shares datastores: publishes and fetches them, writes their cards, and lists published ones."""
+"""Shares datastores: publishes and fetches them, and writes their cards."""

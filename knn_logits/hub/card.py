@@ -15,9 +15,6 @@ from knn_logits.store.manifest import Manifest
 BEGIN = "<!-- knn-logits: from here -->"
 END = "<!-- knn-logits: to here, replaced by the next push; write above or below -->"
 _TEMPLATE = Path(__file__).parent / "templates" / "card.txt"
-# The fields of the front matter that each push writes again.
-_GENERATED = ("size_categories", "base_model")
-_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 # The most characters that are shown of a text from a manifest.
 _MAX_CHARACTERS = 500
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -36,7 +33,7 @@ def card(
 ) -> str:
     """Makes the card of a datastore, or replaces the generated part of the `old` one.
 
-    What the front matter of the old card says stays, but for the size and the model.
+    What the front matter of the old card says stays, but for the model.
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 
@@ -52,8 +49,8 @@ def card(
     text = new.text
     if old is not None:
         present: Any = DatasetCard(old, ignore_metadata_errors=True)
-        ours = {name: value for name, value in fields.items() if name in _GENERATED}
-        fields = {**fields, **present.data.to_dict(), **ours}
+        kept = present.data.to_dict() | {"base_model": fields.get("base_model")}
+        fields |= {name: value for name, value in kept.items() if value is not None}
         if TAG not in fields["tags"]:
             fields["tags"] = [TAG, *fields["tags"]]
         text = _replaced(present.text, text[text.index(BEGIN) :].rstrip())
@@ -62,10 +59,8 @@ def card(
 
 def front_matter(manifest: Manifest) -> dict[str, Any]:
     """Makes the fields by which the Hub finds and sorts a datastore."""
-    size = max(0, len(str(manifest.entries)) - 3)
     fields: dict[str, Any] = {
         "tags": [TAG, "knn-lm", "retrieval", "datastore"],
-        "size_categories": [_SIZES[size] if size < len(_SIZES) else "n>1B"],
         # The files are arrays, and the Hub's viewer shows only tables.
         "viewer": False,
     }

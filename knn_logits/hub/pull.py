@@ -26,7 +26,6 @@ class Pulled:
     folder: Path
     bytes: int  # of the datastore
     fetched: int  # now
-    left: int  # on the Hub
 
 
 def pull(
@@ -64,11 +63,11 @@ def pull(
     records = list(manifest.files) if keys else needed(manifest)
     missing = remote.missing(records)
     remote.fetch(records, manifest, progress)
-    left, folder = remote.missing(manifest.files), remote.folder
+    folder = remote.folder
     if out is not None:
         folder = Path(out).resolve()
         _copy(remote.folder, folder, manifest, records, progress)
-    return Pulled(remote.pinned, folder, *map(_bytes, (manifest.files, missing, left)))
+    return Pulled(remote.pinned, folder, _bytes(manifest.files), _bytes(missing))
 
 
 def _bytes(records: Sequence[FileRecord]) -> int:

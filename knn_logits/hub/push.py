@@ -17,7 +17,6 @@ from knn_logits.store.hub_client import (
     REPO_TYPE,
     HubName,
     asking,
-    checked_commit,
     client,
     endpoint,
     hub_name,
@@ -29,16 +28,12 @@ _CARD = "README.md"
 
 @dataclass(frozen=True)
 class Pushed:
-    """The published files with their sizes, and the commit that has them."""
+    """A published datastore: its repository and its page, the commit, and its bytes."""
 
     repo: str
     url: str
     commit: str
-    files: tuple[tuple[str, int], ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(size for _, size in self.files)
+    bytes: int
 
 
 def push_to_hub(
@@ -48,7 +43,6 @@ def push_to_hub(
     private: bool | None = None,
     keys: bool = True,
     token: str | bool | None = None,
-    message: str | None = None,
 ) -> Pushed:
     """Publishes a datastore as a dataset repository of the Hub, in one commit.
 
@@ -63,7 +57,6 @@ def push_to_hub(
         keys: Whether to publish the keys. Without them the datastore is a fraction of the size,
             but `refine`, `add` and another index are not possible.
         token: Access token of the Hub; None takes the one of the login.
-        message: Message of the commit.
 
     Returns:
         What was published.
@@ -91,24 +84,20 @@ def push_to_hub(
         if name.revision is not None:
             api.create_branch(name.repo, branch=name.revision, repo_type=REPO_TYPE, exist_ok=True)
         state = api.dataset_info(name.repo, revision=name.revision)
-        commit = checked_commit(name, state.sha)
         present = [sibling.rfilename for sibling in state.siblings or ()]
-        old = _card(api, name, commit) if _CARD in present else None
+        old = _card(api, name) if _CARD in present else None
         files[_CARD] = card(manifest, name.repo, name.revision, old).encode()
         done = api.create_commit(
             name.repo,
             _operations(files, present),
-            commit_message=message or f"Datastore of {manifest.entries:,} entries",
+            commit_message=f"Datastore of {manifest.entries:,} entries",
             repo_type=REPO_TYPE,
             revision=name.revision,
             # If somebody has edited the card meanwhile, the Hub refuses this commit.
-            parent_commit=commit,
+            parent_commit=state.sha,
         )
-    sizes = (
-        (file, content.stat().st_size if isinstance(content, Path) else len(content))
-        for file, content in files.items()
-    )
-    return Pushed(name.repo, f"{endpoint()}/datasets/{name.repo}", done.oid, tuple(sizes))
+    size = sum(record.bytes for record in manifest.files)
+    return Pushed(name.repo, f"{endpoint()}/datasets/{name.repo}", done.oid, size)
 
 
 def _as_published(store: Datastore, *, keys: bool) -> Manifest:
@@ -131,8 +120,8 @@ def _as_published(store: Datastore, *, keys: bool) -> Manifest:
     return manifest.model_copy(update={"files": files})
 
 
-def _card(api: Any, name: HubName, commit: str) -> str:
-    path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=commit)
+def _card(api: Any, name: HubName) -> str:
+    path = api.hf_hub_download(name.repo, _CARD, repo_type=REPO_TYPE, revision=name.revision)
     return Path(path).read_text(encoding="utf-8", errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Opens a datastore's index from its arrays or from the keys, and checks it with its probe."""
+"""Opens a datastore's index from its arrays or from the keys, without what no search may find."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError
@@ -21,17 +23,15 @@ from knn_logits.index.compact import CompactIndex, form_for
 from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_library import build_faiss
 from knn_logits.index.kinds import Kind, choose_train_size
-from knn_logits.locks import new_lock
+from knn_logits.locks import Copies, cached_property, new_lock
 from knn_logits.metrics import COMPARISONS
 from knn_logits.settings.config import IndexConfig, KNNConfig, check_threads
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.layout import PROBE_IDS, PROBE_QUERIES
-from knn_logits.store.sinks import find_sink
+from knn_logits.store.layout import CANARY_KEYS
 
 logger = logging.getLogger(__name__)
 
 KEYS_AT_ONCE = 65_536
-_PROBE_SHARE = 0.75
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _CACHED = 8
 _T = TypeVar("_T")
@@ -173,7 +173,6 @@ def open_index(
         index = open_compact(store, device, torch.cuda.mem_get_info(device)[0])
     if index is None:
         index = whole_index(store, device=device, threads=threads)
-        check_probe(store, index)
     hidden = hidden_entries(store, without)
     if len(hidden):
         index.remove(hidden)
@@ -199,27 +198,6 @@ def whole_index(
     if saved is not None:
         return plain_arrays.from_arrays(saved, kind, len(store), nprobe=nprobe, threads=threads)
     return index_from_keys(store, kind.factory, IndexConfig(), device=device)
-
-
-def check_probe(store: Datastore, index: Index) -> None:
-    """Refuses an index whose results differ from those at its build."""
-    queries, expected = store.checks.get(PROBE_QUERIES), store.checks.get(PROBE_IDS)
-    if queries is None or expected is None or not expected.size:
-        return
-    probes = np.ascontiguousarray(queries, np.float32)
-    if expected.ndim != 2 or probes.shape != (len(expected), store.manifest.dim):
-        raise DamagedError(f"the probe of {store.folder} has the wrong shape; rebuild it")
-    _, ids = index.search(torch.from_numpy(probes), expected.shape[1])
-    shares = [
-        len(set(row) & set(true)) / len(true)
-        for row, true in zip(ids.tolist(), expected.tolist(), strict=True)
-    ]
-    # Equal keys may come in another order, and either may be missing at the end.
-    if float(np.mean(shares)) < _PROBE_SHARE:
-        raise DamagedError(
-            f"the index of {store.folder} returns different entries than when it was built, so "
-            "the index, the metric or the keys have changed: rebuild it with `knn-logits index`"
-        )
 
 
 # On a GPU
@@ -258,3 +236,54 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         dtype=getattr(torch, dtype),
         keys=keys if form == "bytes" else None,
     )
+
+
+# Attention sinks
+#
+# The state after a text's first token is then nearly the same for every word (Xiao et al. 2024),
+# and would let every text vote for the usual second token of the documents.
+
+# The least distance of a sink from the states within a text, as a multiple of that between these.
+# SmolLM2: 15 and more. Models without a sink: up to 1.1.
+_APART = 4.0
+# A state is a sink within this share of the usual squared distance between sink and other states.
+_WITHIN = 0.4
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Where the sink states of a model lie."""
+
+    center: Tensor  # float32 [dim]
+    radius: float  # the largest squared distance of a sink state from the center
+    entries: Tensor  # bool [entries], whose key is the state after a single token
+
+    def holds(self, states: Tensor) -> Tensor:
+        """Whether each state is a sink, bool [rows], for states [rows, dim]."""
+        apart = states.float() - self._copies.at(states.device, "center")
+        return apart.square().sum(dim=-1) <= self.radius
+
+    def among(self, ids: Tensor) -> Tensor:
+        """Whether each entry is a sink's, bool [rows, k], for ids int64 [rows, k]."""
+        return self._copies.at(ids.device, "entries")[ids.clamp(min=0)]
+
+    @cached_property
+    def _copies(self) -> Copies:
+        return Copies(center=self.center, entries=self.entries)
+
+
+def find_sink(store: Datastore) -> Sink | None:
+    """The sink states of the model that built a datastore, if it has any."""
+    canary = store.checks.get(CANARY_KEYS)
+    if canary is None or len(canary) < 4 or store.manifest.pairs is not None:
+        return None
+    first, rest = torch.from_numpy(canary[:1]).double(), torch.from_numpy(canary[1:]).double()
+    usual = float(torch.pdist(rest).square().median())
+    distances = torch.cdist(first, rest).square()
+    if float(distances.min()) <= _APART * usual:
+        return None
+    entries = torch.zeros(len(store), dtype=torch.bool)
+    if store.manifest.learned is None:
+        windows = store.manifest.windows
+        entries[store.contexts.first_states(windows.window, windows.stride)] = True
+    return Sink(first[0].float(), _WITHIN * float(distances.median()), entries)

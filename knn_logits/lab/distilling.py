@@ -19,14 +19,13 @@ from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.lab.learning import learn
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, no_progress
-from knn_logits.settings.config import FEWEST_CALIBRATED, MOST_SEED, whole_number
-from knn_logits.settings.passes import WindowConfig
-from knn_logits.store import layout
+from knn_logits.settings.config import FEWEST_CALIBRATED, MOST_SEED, WindowConfig, whole_number
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import needs_text
 from knn_logits.store.records import IndexRecord
+from knn_logits.store.writer import write_keys
 
 _MAX_ROWS = 1000.0
 # The id of the only document.
@@ -105,7 +104,8 @@ def distill(
         learnt = learn(model, keys.location, datastore, progress=progress, **how)
         learned_rows, tokens, settings, learned = learnt
         number = len(tokens)
-        job.write("rows", {layout.ROWS: learned_rows})
+        job.drop("keys")  # of an earlier run
+        write_keys(job, [learned_rows])
         job.write("tokens", np.concatenate([tokens[:1], tokens]))
         title = f"learned from {learned.documents:,} documents"
         job.write("documents", [DocumentRecord(0, number + 1, DOCUMENT, title)])

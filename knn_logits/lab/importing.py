@@ -40,8 +40,7 @@ from knn_logits.lab.legacy import (
 )
 from knn_logits.metrics import DEFAULT_METRIC
 from knn_logits.progress import Progress, counter, no_progress
-from knn_logits.settings.config import IndexConfig, KNNConfig
-from knn_logits.settings.passes import WindowConfig
+from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
@@ -167,7 +166,7 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
         index, record = make_index(store, IndexConfig(), progress=progress)
     else:
         index, record = _taken_over(store, *old, progress)
-    write_index(job, store, index, record, canary)
+    write_index(job, index, record)
     job.commit(manifest, index=record)
 
 

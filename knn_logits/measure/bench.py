@@ -23,7 +23,7 @@ from knn_logits.measure.text_pass import PassCache, Text, tokens_of_scoring_pass
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.search.combined import Stores
-from knn_logits.settings.passes import WindowConfig
+from knn_logits.settings.config import WindowConfig
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)

@@ -93,7 +93,7 @@ def resolve_settings(
         )
     stored = KNNConfig.of(store.manifest.settings)
     if preset == "paper":
-        stored = stored.by_nearness()
+        stored = stored.with_given(suffix_weight=1.0)
     elif gate is None and number is None:
         gate = stored_gate(store)
     return stored.with_given(k=k, lmbda=number, temperature=temperature, **search), gate

@@ -15,7 +15,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, UnreachableError
 from knn_logits.index.base import Index
-from knn_logits.index.opening import Indexes, check_probe
+from knn_logits.index.opening import Indexes
 from knn_logits.metrics import Metric
 from knn_logits.ray.connection import connect, machines, result_of
 from knn_logits.ray.shard import Neighborhood, Shard
@@ -23,7 +23,7 @@ from knn_logits.settings.config import KNNConfig, whole_number
 from knn_logits.store.datastore import Datastore
 
 # Number of seconds in which a shard has to answer; it may have to be opened again meanwhile.
-PATIENCE = 60.0
+_PATIENCE = 60.0
 # The first opening on a machine reads every byte of the datastore once, which may take an hour.
 _OPENING = 6 * 3600.0
 # Waits a number of seconds for an answer. It raises a TimeoutError while there is none yet, and an
@@ -37,7 +37,6 @@ class RayIndexes(Indexes):
     Args:
         address: The cluster's address: "auto", host:port, or "local".
         shards: Number of shards of each datastore; None takes one for each machine.
-        patience: Seconds that a shard has to answer.
 
     Raises:
         MissingDependencyError: when Ray is not installed.
@@ -45,20 +44,13 @@ class RayIndexes(Indexes):
         ConfigError: when the number of shards is not a whole number of at least 1.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        shards: int | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
+    def __init__(self, address: str, *, shards: int | None = None) -> None:
         super().__init__()
         if shards is not None:
             whole_number("shards", shards, 1)
         self._ray = connect(address)
         self._machines = sorted(machines(self._ray), key=lambda machine: str(machine["NodeID"]))
         self._shards = shards or max(1, len(self._machines))
-        self._patience = patience
         self._started: list[Any] = []
 
     def close(self) -> None:
@@ -90,7 +82,7 @@ class RayIndexes(Indexes):
             return lambda seconds: result_of(self._ray, ref, seconds)
 
         manifest = store.manifest
-        index = ShardedIndex(ask, spans, manifest.dim, manifest.metric, patience=self._patience)
+        index = ShardedIndex(ask, spans, manifest.dim, manifest.metric)
         index.nprobe, index.actors = manifest.index.nprobe, actors
         # These calls wait until an actor that was lost has started again.
         opened = [actor.ready.options(max_task_retries=-1).remote() for actor in actors]
@@ -99,8 +91,6 @@ class RayIndexes(Indexes):
                 result_of(self._ray, ref, _OPENING)
             except (TimeoutError, UnreachableError):
                 raise index.unreachable(number) from None
-        if not len(store.removed_entries):
-            check_probe(store, index)
         return index
 
     def _start(self, store: Datastore, spans: Sequence[tuple[int, int]]) -> list[Any]:
@@ -151,15 +141,13 @@ class ShardedIndex:
         spans: list[tuple[int, int]],
         dim: int,
         metric: Metric,
-        *,
-        patience: float = PATIENCE,
     ) -> None:
         self.metric: Metric = metric
         self.dim = dim
         self.size = spans[-1][1]
         self.nprobe: int | None = None
         self.actors: list[Any] = []
-        self._ask, self._spans, self._patience = ask, spans, patience
+        self._ask, self._spans = ask, spans
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """Searches as `Index.search` says. Neighbors are sorted, with the nearest first."""
@@ -167,7 +155,7 @@ class ShardedIndex:
         k = min(k, self.size)
         numbers = range(len(self._spans))
         answers = [self._ask(number, "search", array, k, self.nprobe) for number in numbers]
-        until = time.monotonic() + self._patience
+        until = time.monotonic() + _PATIENCE
         parts = []
         for number, answer in enumerate(answers):
             try:

@@ -13,13 +13,12 @@ from knn_logits.arrays import Array
 from knn_logits.errors import DatastoreError
 from knn_logits.index.base import Index
 from knn_logits.index.exact import TorchIndex
-from knn_logits.index.opening import Indexes
+from knn_logits.index.opening import Indexes, find_sink
 from knn_logits.locks import Copies
 from knn_logits.metrics import COMPARISONS, Metric
 from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.sinks import find_sink
 
 # More shared tokens than these count the same.
 MAX_SHARED_TOKENS = 8
@@ -97,7 +96,7 @@ class Retriever:
         self._sink = once(store, "sink", lambda: find_sink(store))
         self._shared: SharedTokens | None = None
         # The rows of a learned memory have no text.
-        if config.counts_shared and store.manifest.learned is None:
+        if config.suffix_weight != 1.0 and store.manifest.learned is None:
             first, contexts = store.documents.first, store.contexts.first
             make = partial(SharedTokens, store.tokens, first, contexts)
             self._shared = once(store, "shared tokens", make)

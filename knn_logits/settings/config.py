@@ -1,16 +1,15 @@
-"""The settings of a memory, an index and windows, each declared once. No models, files or FAISS."""
+"""The settings of a memory, an index and a pass over text, each declared once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric
 from knn_logits.settings.declaration import (
     Place,
-    Setting,
     check_fields,
     documented,
     read_share,
@@ -149,18 +148,10 @@ class KNNConfig:
         check_fields(self)
 
     @classmethod
-    def of(cls, record: Any, **changes: Any) -> KNNConfig:
-        """Makes the settings that a record of a manifest keeps.
-
-        Args:
-            record: The record. What it does not keep has its default.
-            changes: Other values; None changes nothing.
-
-        Raises:
-            ConfigError: when a value is out of its range.
-        """
-        values = {name: getattr(record, name) for name in settings_of(cls) if hasattr(record, name)}
-        return cls(**values).with_given(**changes)
+    def of(cls, record: Any) -> KNNConfig:
+        """Makes the settings that a record of a manifest keeps; the others have their defaults."""
+        names = settings_of(cls)
+        return cls(**{name: getattr(record, name) for name in names if hasattr(record, name)})
 
     def stored_values(self) -> dict[str, Any]:
         """The values that a manifest keeps: `SettingsRecord(**config.stored_values())`."""
@@ -175,15 +166,6 @@ class KNNConfig:
         """
         changes = {name: value for name, value in settings.items() if value is not None}
         return replace(self, **changes)
-
-    @property
-    def counts_shared(self) -> bool:
-        """Whether tokens before an entry that are also before the query change its weight."""
-        return self.suffix_weight != 1.0
-
-    def by_nearness(self) -> KNNConfig:
-        """Returns a copy in which shared tokens do not count."""
-        return replace(self, suffix_weight=1.0)
 
 
 @documented
@@ -273,9 +255,58 @@ def index_config(index: IndexConfig | str | None) -> IndexConfig:
     return index
 
 
-_THREADS = Setting(name="threads", least=1, most=MOST_THREADS, annotation=int | None)
-
-
 def check_threads(threads: int | None) -> None:
     """Refuses more threads than a process can start, since it would end without any message."""
-    _THREADS.check(threads)
+    if threads is not None:
+        whole_number("threads", threads, 1, MOST_THREADS)
+
+
+@documented
+@dataclass(frozen=True)
+class WindowConfig:
+    """How a document longer than the model's context is cut.
+
+    Every token is predicted once, with at least `window - stride` tokens before it where the
+    document has them (the sliding window of the published perplexities).
+    """
+
+    window: int | None = setting(
+        None,
+        "Size of the context window in tokens.",
+        details="None takes the model's context length, but at most 1024.",
+        least=2,
+    )
+    stride: int | None = setting(
+        None, "Stride of the window in tokens.", details="None takes half the window.", least=1
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.window is not None and self.stride is not None and self.stride > self.window:
+            raise ConfigError(
+                f"stride {self.stride} is larger than window {self.window}: "
+                "tokens between two windows would be skipped; use a stride of at most the window"
+            )
+
+
+@dataclass(frozen=True)
+class PassConfig:
+    """How text runs through the model: its windows, and how much of it at a time."""
+
+    window: WindowConfig = WindowConfig()
+    concatenate: bool | None = setting(
+        None,
+        "Concatenate the documents into one stream. Defaults to the datastore's setting.",
+        option="--concatenate/--no-concatenate",
+    )
+    batch_tokens: int | None = setting(None, "Number of tokens per forward pass.", least=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def keywords(self) -> dict[str, Any]:
+        """The given values, as keyword arguments of `build_datastore`, `evaluate` and others."""
+        values = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {
+            name: value for name, value in values.items() if value not in (None, WindowConfig())
+        }

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import math
 import reprlib
 import types
@@ -194,8 +193,6 @@ class Setting:
             return truth(self.name, value)
         if self.kind is tuple:
             return self._several(value, limited)
-        if self.kind not in (str, int, float):
-            return value  # a path of the command line, which typer has made
         if self.kind is str:
             if not isinstance(value, str):
                 raise ConfigError(f"{self.name} must be a string, not {short(value)}")
@@ -278,14 +275,6 @@ def check_fields(config: Any) -> None:
 
 def documented(kind: type[_Kind]) -> type[_Kind]:
     """Appends a dataclass's settings to its docstring, as its attributes."""
-    construct: Any = kind.__init__
-
-    @functools.wraps(construct)
-    def checked(self: Any, *values: Any, **keywords: Any) -> None:
-        check_names(f"setting of {kind.__name__}", keywords, settings_of(kind))
-        construct(self, *values, **keywords)
-
-    kind.__init__ = checked  # type: ignore[method-assign]
     lines = [
         f"    {name}: {declared.summary} {declared.details}"
         for name, declared in settings_of(kind).items()

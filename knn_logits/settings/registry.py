@@ -68,18 +68,6 @@ def changed_settings(config: KNNConfig) -> list[str]:
     ]
 
 
-def settings_words(settings: Any, *, symbols: bool = False) -> list[str]:
-    """The parts of `settings_line`."""
-    parts = []
-    for name, declared in settings_of(KNNConfig).items():
-        value = getattr(settings, name, declared.default)
-        if declared.symbol:
-            parts.append(f"{declared.symbol if symbols else name} {declared.shown(value)}")
-        elif declared.stored and value != declared.default:
-            parts.append(f"{name.replace('_', ' ')} {declared.shown(value)}")
-    return parts
-
-
 def settings_line(settings: Any, *, symbols: bool = False) -> str:
     """Puts the settings that hold into a line: "k 8, lmbda 0.25, temperature 10, suffix weight 4".
 
@@ -91,4 +79,11 @@ def settings_line(settings: Any, *, symbols: bool = False) -> str:
         k, λ and the temperature, and each other setting that a datastore keeps and that is
         not its default.
     """
-    return ", ".join(settings_words(settings, symbols=symbols))
+    parts = []
+    for name, declared in settings_of(KNNConfig).items():
+        value = getattr(settings, name, declared.default)
+        if declared.symbol:
+            parts.append(f"{declared.symbol if symbols else name} {declared.shown(value)}")
+        elif declared.stored and value != declared.default:
+            parts.append(f"{name.replace('_', ' ')} {declared.shown(value)}")
+    return ", ".join(parts)

@@ -46,7 +46,6 @@ class Datastore:
         self,
         folder: str | os.PathLike[str],
         *,
-        full: bool = False,
         progress: Progress = no_progress,
         remote: Remote | None = None,
     ) -> None:
@@ -55,7 +54,7 @@ class Datastore:
         while True:
             self.manifest: Manifest = read_manifest(self.folder)
             try:
-                problems = verification.damage(self.folder, self.manifest, progress, full=full)
+                problems = verification.damage(self.folder, self.manifest, progress, full=False)
                 if problems:
                     raise DamagedError(problems[0])
                 self._open()
@@ -107,8 +106,6 @@ class Datastore:
             map_array(self.folder / record.name, *self.manifest.form_of(record))
             for record in (records if whole else ())
         ]
-        if self.manifest.file("rows"):
-            self._shards = [verification.read_rows(self._path("rows"), self.manifest)]
 
     def _path(self, kind: layout.Kind) -> Path:
         return self.manifest.path(self.folder, kind)
@@ -129,7 +126,6 @@ class Datastore:
         cache_dir: str | os.PathLike[str] | None = None,
         token: str | bool | None = None,
         local_files_only: bool = False,
-        full: bool = False,
         progress: Progress = no_progress,
     ) -> Datastore:
         """Opens a datastore from a folder or from the Hub.
@@ -144,7 +140,6 @@ class Datastore:
             cache_dir: The Hub's cache; None takes that of huggingface_hub.
             token: Access token of the Hub; None takes the one of the login.
             local_files_only: Take the files from the cache and do not ask the Hub.
-            full: Compare larger files of keys, index and vectors with their hashes, too.
             progress: A callback that is told how far downloading and reading are.
 
         Returns:
@@ -159,7 +154,7 @@ class Datastore:
         """
         hub = hub_name(name)
         if hub is None:
-            return cls(name, full=full, progress=progress)
+            return cls(name, progress=progress)
         remote = Remote.find(
             hub,
             cache_dir=None if cache_dir is None else Path(cache_dir),
@@ -168,7 +163,7 @@ class Datastore:
         )
         manifest = remote.manifest()
         remote.fetch(needed(manifest), manifest, progress)
-        return cls(remote.folder, full=full, progress=progress, remote=remote)
+        return cls(remote.folder, progress=progress, remote=remote)
 
     def __len__(self) -> int:
         """Number of entries."""

@@ -176,13 +176,6 @@ def asking(name: HubName, most: int = LARGEST_ANSWER) -> Iterator[None]:
         _question.reset(before)
 
 
-def checked_commit(name: HubName, commit: str | None) -> str:
-    """The commit that an answer names; an answer that names none is refused."""
-    if commit is None or not _COMMIT.fullmatch(commit):
-        raise HubError(f"{endpoint()} did not return a commit of {name}: try again later")
-    return commit
-
-
 def _first_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__

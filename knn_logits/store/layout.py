@@ -10,7 +10,6 @@ Kind = Literal[
     "tokens",
     "documents",
     "keys",
-    "rows",
     "index",
     "clusters",
     "suffixes",
@@ -39,7 +38,6 @@ FORMATS: dict[Kind, Format] = {
     "tokens": Format("npy", dtype="int32", shape=("tokens",), below="vocabulary"),
     "documents": Format("jsonl"),
     "keys": Format("npy", dtype="key", shape=(None, "dim")),
-    "rows": Format("safetensors"),
     "index": Format("safetensors"),
     "clusters": Format("npy", dtype="int32", shape=("entries",), below="entries"),
     "suffixes": Format("npy", dtype="uint32", shape=("positions",), below="tokens"),
@@ -48,16 +46,12 @@ FORMATS: dict[Kind, Format] = {
     "checks": Format("safetensors", largest=64 << 20),
 }
 
-# Arrays in the file of checks: the keys of a fixed text, and queries with their neighbors.
+# Arrays in the file of checks: a fixed text, and its keys.
 CANARY_TOKENS = "canary.tokens"
 CANARY_KEYS = "canary.keys"
-PROBE_QUERIES = "probe.queries"
-PROBE_IDS = "probe.ids"
 # Arrays in the file of sentence vectors: the vectors, and how many each document has.
 VECTORS = "vectors"
 VECTOR_COUNTS = "counts"
-# The only array in the file of a learned memory's rows.
-ROWS = "rows"
 
 # The largest number of a gate, apart from the sign. Products of larger ones would be infinite.
 LARGEST_IN_GATE = 1e18

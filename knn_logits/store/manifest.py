@@ -142,13 +142,10 @@ def read_manifest(folder: Path) -> Manifest:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DatastoreError(f"{path} is not the manifest of a {FORMAT}; use another folder")
-    version = content.get("format_version")
-    if version != FORMAT_VERSION:
-        # The representation of a deeply nested value would fail.
-        shown = type(version) if isinstance(version, (list, dict)) else version
+    if content.get("format_version") != FORMAT_VERSION:
         raise DatastoreError(
-            f"{path} has format version {shown!r:.40}, but this release reads only "
-            f"{FORMAT_VERSION}: build the datastore again, or install a newer knn-logits"
+            f"{path} has another format version than {FORMAT_VERSION}, which this release reads: "
+            "build the datastore again, or install a newer knn-logits"
         )
     checksum = content.pop("checksum", None)
     try:
@@ -191,8 +188,6 @@ def _check_files(path: Path, manifest: Manifest) -> None:
         problem = f"names two files of one kind: {sorted(names)[:20]}"
     elif missing:
         problem = f"lacks files of {', '.join(sorted(missing))}"
-    elif ("rows" in kinds) != (manifest.learned is not None) or {"rows", "keys"} <= set(kinds):
-        problem = "is neither a datastore of keys nor a memory of learned rows"
     elif demand is not None and (
         "suffixes" not in kinds or demand.passage + demand.context > window
     ):

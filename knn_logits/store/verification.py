@@ -139,15 +139,14 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             f"the text of {folder} has {contexts.entries} entries and there are {keys} keys, but "
             f"the manifest says {manifest.entries}; {_ADVICE}"
         )
-    if manifest.file("rows"):
-        read_rows(manifest.path(folder, "rows"), manifest)
+    if manifest.learned is not None:
         tokens = manifest.array(folder, "tokens")
         if manifest.metric != LEARNED_METRIC or tokens is None or (np.diff(tokens[1:]) < 0).any():
             path = manifest.path(folder, "tokens")
             raise DamagedError(f"{path} does not hold the tokens of rows; {_ADVICE}")
     checks = manifest.path(folder, "checks")
-    if not _are_checks(read_arrays(checks)[0], manifest):
-        raise DamagedError(f"the canary or the probe in {checks} does not fit; {_ADVICE}")
+    if not _is_canary(read_arrays(checks)[0], manifest):
+        raise DamagedError(f"the canary in {checks} does not fit; {_ADVICE}")
     path = manifest.path(folder, "gate")
     for name, array in read_arrays(path)[0].items() if manifest.file("gate") else ():
         if array.dtype != np.float32 or not (np.abs(array) <= layout.LARGEST_IN_GATE).all():
@@ -157,46 +156,16 @@ def _check_together(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def read_rows(path: Path, manifest: Manifest) -> Array:
-    """Reads the rows of a learned memory, [entries, dim], which must be finite."""
-    arrays = read_arrays(path)[0]
-    rows, shape = arrays.get(layout.ROWS), (manifest.entries, manifest.dim)
-    advice = "download the memory again, or distill it again"
-    if rows is None or len(arrays) > 1 or rows.shape != shape or rows.dtype != manifest.dtype:
-        raise DamagedError(
-            f"{path} does not hold {manifest.entries} rows of {manifest.dim} numbers in "
-            f"{manifest.dtype}; {advice}"
-        )
-    if not np.isfinite(rows).all():
-        raise DamagedError(f"{path} holds numbers that are not finite; {advice}")
-    return rows
-
-
-def _are_checks(arrays: dict[str, Array], manifest: Manifest) -> bool:
-    """Whether the arrays of checks have the shapes of one another, and numbers in their ranges."""
-    tokens = arrays.get(layout.CANARY_TOKENS, np.empty(0, np.int32))
-    ids = arrays.get(layout.PROBE_IDS, np.empty((0, 0), np.int64))
-    forms = {
-        layout.CANARY_TOKENS: (np.dtype(np.int32), tokens.shape[:1]),
-        layout.CANARY_KEYS: (np.dtype(np.float32), (*tokens.shape[:1], manifest.dim)),
-        layout.PROBE_QUERIES: (np.dtype(np.float32), (*ids.shape[:1], manifest.dim)),
-        layout.PROBE_IDS: (np.dtype(np.int64), ids.shape[:2]),
-    }
+def _is_canary(arrays: dict[str, Array], manifest: Manifest) -> bool:
+    """Whether there are tokens of the model with a key for each, or neither."""
+    tokens, keys = arrays.get(layout.CANARY_TOKENS), arrays.get(layout.CANARY_KEYS)
+    if tokens is None or keys is None:
+        return tokens is keys
     return (
-        (layout.CANARY_TOKENS in arrays) == (layout.CANARY_KEYS in arrays)
-        and (layout.PROBE_QUERIES in arrays) == (layout.PROBE_IDS in arrays)
-        and all(
-            (arrays[name].dtype, arrays[name].shape) == form
-            for name, form in forms.items()
-            if name in arrays
-        )
-        and (tokens.ndim, ids.ndim) == (1, 2)
+        (tokens.dtype, keys.dtype) == (np.dtype(np.int32), np.dtype(np.float32))
+        and tokens.ndim == 1
         and len(tokens) <= _LONGEST_CANARY
+        and keys.shape == (len(tokens), manifest.dim)
         and bool(((tokens >= 0) & (tokens < (manifest.model.vocabulary or 1 << 31))).all())
-        and bool(((ids >= -1) & (ids < manifest.entries)).all())
-        and all(
-            np.isfinite(arrays[name]).all()
-            for name in (layout.CANARY_KEYS, layout.PROBE_QUERIES)
-            if name in arrays
-        )
+        and bool(np.isfinite(keys).all())
     )

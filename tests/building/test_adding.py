@@ -143,7 +143,7 @@ def test_a_document_of_one_token_adds_no_entry(model, tokenizer, make):
     store = make("s", DOCUMENTS[:2])
     grown = add_documents(model, tokenizer, store, ["a"])
     assert (len(grown), grown.manifest.documents) == (len(store), 3)
-    assert Datastore(grown.folder, full=True).documents[2].length == 1
+    assert Datastore(grown.folder).documents[2].length == 1
 
 
 # Going on
@@ -162,7 +162,7 @@ def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, ca
             add_documents(model, tokenizer, folder, DOCUMENTS[8:], progress=stopping(at), **more)
         # Readers see the datastore as it was.
         assert contents(folder).items() >= before.items()
-        assert len(Datastore(folder, full=True)) == len(stores[1])
+        assert len(Datastore(folder)) == len(stores[1])
     with pytest.raises(MismatchError, match="different corpus"):
         add_documents(model, tokenizer, folder, DOCUMENTS[9:], **more)
     with caplog.at_level(logging.WARNING, "knn_logits"):

@@ -124,7 +124,7 @@ def test_documents_and_what_is_known_of_them(build, tmp_path):
     assert manifest.tokens == len(store) + 3
 
 
-def test_the_canary_and_the_probe(model, tokenizer, store):
+def test_the_canary(model, tokenizer, store):
     checks = store.checks
     tokens = checks[CANARY_TOKENS]
     # The canary is of a fixed text, so that nothing of the corpus has to be forgotten.
@@ -137,12 +137,6 @@ def test_the_canary_and_the_probe(model, tokenizer, store):
     assert not runs[0] & runs[1]
     keys, _ = naive_keys(model, [[*tokens.tolist(), 0]], 256, 256, "transformer.h.1.mlp", "input")
     np.testing.assert_allclose(checks[CANARY_KEYS], keys, rtol=1e-4, atol=1e-4)
-    asked, ids = checks["probe.queries"], checks["probe.ids"]
-    assert ids.shape == (8, 8)
-    everything = store.keys(np.arange(len(store))).astype(np.float64)
-    for query, found in zip(asked, ids, strict=True):
-        distances = ((everything - query) ** 2).sum(-1)
-        np.testing.assert_allclose(distances[found], np.sort(distances)[:8], rtol=1e-4, atol=1e-4)
 
 
 # The same corpus gives the same bytes

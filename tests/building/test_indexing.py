@@ -11,7 +11,6 @@ from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.index.exact import ExactIndex
-from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import files, layout
 from knn_logits.store.files import write_arrays
@@ -76,16 +75,6 @@ def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
     assert hashes(plain.folder) == before
 
 
-def test_the_probe_is_what_the_index_answers(plain):
-    for factory, metric in [("exact", "l2"), ("IVF8,SQ8", "ip"), ("IVF4,Flat", "cosine")]:
-        store = build_index(plain, IndexConfig(factory, metric))
-        asked, ids = store.checks["probe.queries"], store.checks["probe.ids"]
-        distances, found = open_index(store).search(torch.from_numpy(asked), 8)
-        order = distances.argsort(dim=-1, descending=True, stable=True)
-        np.testing.assert_array_equal(found.gather(-1, order).numpy(), ids)
-        assert "nothing" in store.checks
-
-
 def test_a_changed_index_is_refused(plain):
     store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
     arrays = store.index_arrays()
@@ -111,7 +100,7 @@ def test_what_the_text_is_too_short_for_is_refused_before_the_keys(
 
 
 def is_whole(store):
-    Datastore(store.folder, full=True)
+    Datastore(store.folder)
     order = suffix_order(np.asarray(store.tokens), store.documents.first)
     return np.array_equal(store.suffixes, order)
 

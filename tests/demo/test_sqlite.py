@@ -17,7 +17,7 @@ FOLDER = ROOT / "datastores" / "sqlite"
 
 @pytest.fixture(scope="module")
 def store(scripts):
-    return Datastore(scripts["demo"].STORE, full=True)
+    return Datastore(scripts["demo"].STORE)
 
 
 def test_the_datastore_holds_the_pages_and_is_small(scripts, store):

@@ -242,6 +242,6 @@ def visible(folder):
     """What a reader finds: the manifest's checksum, or nothing."""
     if not is_datastore(folder):
         return None
-    store = Datastore(folder, full=True)
+    store = Datastore(folder)
     assert len(store.values) == len(store)
     return store.manifest.checksum

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from knn_logits.engine.windows import TextWindow, batches, plan, resolve
 from knn_logits.errors import ConfigError
-from knn_logits.settings.passes import WindowConfig
+from knn_logits.settings.config import WindowConfig
 
 lengths = st.lists(st.integers(1, 60), max_size=8)
 sizes = st.integers(1, 20).flatmap(lambda one: st.tuples(st.just(one), st.integers(1, one)))

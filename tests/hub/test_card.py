@@ -20,7 +20,6 @@ def test_front_matter():
     assert fields["tags"][0] == "knn-logits"
     assert fields["base_model"] == "org/model"
     assert fields["license"] == "cc-by-sa-3.0"
-    assert fields["size_categories"] == ["100K<n<1M"]
     other = front_matter(manifest(license="Crown copyright"))
     assert (other["license"], other["license_name"]) == ("other", "Crown copyright")
     # A folder's name is no model of the Hub.

@@ -1,7 +1,6 @@
 """A learned memory: what it learns, what it says, and where it takes a datastore's place."""
 
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from conftest import TEXTS
 import knn_logits
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
-from knn_logits.errors import ConfigError, CorpusError, DamagedError, DatastoreError, ModelError
+from knn_logits.errors import ConfigError, CorpusError, DatastoreError, ModelError
 from knn_logits.lab.distilling import distill
-from knn_logits.store.files import read_arrays, write_arrays
-from knn_logits.store.job import record_file
 from knn_logits.store.verification import damage
 
 WINDOW = knn_logits.WindowConfig(64, 32)
@@ -45,13 +42,9 @@ def test_the_folder_holds_rows_and_no_text(store, learned):
         "checks.safetensors",
         "datastore.json",
         "documents.jsonl",
-        "rows.safetensors",
+        "keys-00000.npy",
         "tokens.npy",
     }
-    rows = read_arrays(learned.folder / "rows.safetensors")[0]
-    assert list(rows) == ["rows"]
-    assert rows["rows"].shape == (len(learned), learned.manifest.dim)
-    assert rows["rows"].dtype == np.float16
     values = learned.values.numpy()
     assert (np.diff(values) >= 0).all()
     record = learned.manifest.learned
@@ -120,7 +113,6 @@ def test_an_interrupted_call_is_repeated(model, tokenizer, store, learned, tmp_p
         distill(model, tokenizer, store, tmp_path / "rows", **arguments, progress=stop)
     done = distill(model, tokenizer, store, tmp_path / "rows", **arguments)
     assert hashes(done) == hashes(learned)
-    assert not list(done.folder.glob("keys*"))
 
 
 def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, store, build, tmp_path):
@@ -133,21 +125,6 @@ def test_bad_input_is_refused(model, marian, pair_tokenizer, tokenizer, store, b
     with pytest.raises(ModelError, match="causal"):
         distill(marian, pair_tokenizer, store, tmp_path / "rows")
     assert not (tmp_path / "rows").exists()
-
-
-def test_damaged_rows_are_refused(learned, tmp_path):
-    good = learned.keys(np.arange(len(learned)))
-    bad = good.copy()
-    bad[0, 0] = np.inf
-    for number, arrays in enumerate(({"rows": bad}, {"rows": good[1:]}, {"others": good})):
-        folder = shutil.copytree(learned.folder, tmp_path / str(number))
-        write_arrays(folder / "rows.safetensors", arrays, {})
-        record = record_file(folder / "rows.safetensors")
-        manifest = learned.manifest
-        files = [record if one.name == record.name else one for one in manifest.files]
-        manifest.model_copy(update={"files": tuple(files)}).write(folder)
-        with pytest.raises(DamagedError, match="rows"):
-            knn_logits.Datastore(folder)
 
 
 def test_the_command_line(run, model, tokenizer, store, tmp_path):

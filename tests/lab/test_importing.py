@@ -59,7 +59,7 @@ def test_the_same_neighbors_and_values(model, tokenizer, old, index, tmp_path):
     np.testing.assert_allclose(found.distances.gather(1, order).numpy(), distances, rtol=1e-5)
     assert [set(row) for row in found.ids.tolist()] == [set(row) for row in ids.tolist()]
     # It is a datastore like any other: it is verified, and generates with sources.
-    assert knn_logits.Datastore.from_pretrained(store.folder, full=True).manifest.documents == 1
+    assert knn_logits.Datastore.from_pretrained(store.folder).manifest.documents == 1
     inputs = tokenizer("When error code E42", return_tensors="pt")
     with knn_logits.KNNLogitsProcessor(model, store, k=8) as knn:
         output = model.generate(**inputs, logits_processor=[knn], max_new_tokens=4)

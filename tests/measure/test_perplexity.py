@@ -13,7 +13,7 @@ from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 from knn_logits.measure.text_pass import Text
-from knn_logits.settings.passes import WindowConfig
+from knn_logits.settings.config import WindowConfig
 
 OTHER = [
     "The keeper reads the code E42 from the barometer and lights the crane each morning.",

@@ -134,7 +134,7 @@ def test_what_was_tuned_is_used_and_not_the_gate_that_was_there(evaluate, tune, 
     changed = {"gate": record, "settings": settings}
     read_manifest(copy.folder).model_copy(update=changed).write(copy.folder)
     found = tune(copy.folder, DOCUMENTS, k=32, gate=gate, write=True, allow_overlap=True)
-    store = Datastore(copy.folder, full=True)
+    store = Datastore(copy.folder)
     settings = store.manifest.settings
     assert chosen(settings) == chosen(found)
     assert settings.calibrated
@@ -162,7 +162,7 @@ def test_what_changes_a_datastore_keeps_its_gate(model, tokenizer, copy):
     folder = copy.folder
 
     def state():
-        store = Datastore(folder, full=True)
+        store = Datastore(folder)
         assert not [path for path in folder.iterdir() if "partial" in path.name]
         assert len(list(folder.glob("gate*"))) == (stored_gate(store) is not None)
         gate = stored_gate(store)
@@ -216,7 +216,7 @@ def test_a_gate_that_is_none_is_refused(model, copy):
     content[-3] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedError, match="SHA-256"):
-        Datastore(copy.folder, full=True)
+        Datastore(copy.folder)
 
 
 def test_a_full_disk_is_said_only_if_nothing_was_stored(tmp_path, monkeypatch):

@@ -70,8 +70,6 @@ def test_a_number_or_a_gate_that_is_given_takes_the_place_of_the_stored_gate(gat
 def test_a_wrong_name_is_answered_with_the_right_one(own, model):
     with pytest.raises(ConfigError, match="no setting 'lamda': write lmbda"):
         KNNLogitsProcessor(model, own, lamda=0.3)
-    with pytest.raises(ConfigError, match="no setting of KNNConfig 'lamda': write lmbda"):
-        knn_logits.KNNConfig(lamda=0.3)
     with pytest.raises(ConfigError, match="no setting 'colour': the names are check"):
         knn_logits.explain(model, None, own, "a text", colour=1)
     with pytest.raises(ConfigError, match="lmbda must be a finite number"):

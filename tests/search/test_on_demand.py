@@ -156,14 +156,14 @@ def test_documents_that_are_left_out_or_removed_are_not_found(model, tokenizer, 
     compacted = compact(folder)
     assert compacted.manifest.documents == len(TEXTS) - 1
     assert compacted.manifest.on_demand is not None
-    Datastore(folder, full=True)
+    Datastore(folder)
     assert "1" not in documents(Memory(model, folder, **SETTINGS))
 
 
 def test_new_documents_are_found_at_once(model, tokenizer, folder):
     new = "The ferry to Oldenport leaves at nine, and the ferry back leaves at noon."
     store = knn_logits.add_documents(model, tokenizer, folder, [Document(new, "ferry")])
-    Datastore(folder, full=True)
+    Datastore(folder)
     assert len(store.suffixes) == len(store)
     trace = explain(model, tokenizer, store, "So the ferry to Oldenport leaves at nine.")
     assert "ferry" in {one.document for t in trace[0].tokens for one in t.documents}

@@ -79,7 +79,6 @@ def test_a_manifest_keeps_the_stored_settings():
     config = KNNConfig(3, 0.5, 2.0, retomaton=True, min_knns=7, suffix_weight=4.0)
     record = SettingsRecord(**config.stored_values())
     assert KNNConfig.of(record) == KNNConfig(3, 0.5, 2.0, suffix_weight=4.0)
-    assert KNNConfig.of(record, k=9, lmbda=None).k == 9
     assert settings_line(record) == "k 3, lmbda 0.5, temperature 2, suffix weight 4"
     assert settings_line(KNNConfig(), symbols=True) == "k 1024, λ 0.25, τ 10"
 

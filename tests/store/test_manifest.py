@@ -106,7 +106,7 @@ def test_what_is_not_json(tmp_path, data):
 def test_an_unknown_format_version(tmp_path, version):
     write(tmp_path, {"format": "knn-logits datastore", "format_version": version})
     text = error(tmp_path, DatastoreError)
-    assert "has format version" in text
+    assert "another format version" in text
     assert "build the datastore again" in text
 
 

@@ -149,7 +149,7 @@ def read(folder, enough, stop):
     torch.set_num_threads(1)
     seen, openings = set(), 0
     while not stop.exists():
-        store = Datastore(folder, full=openings % 2 == 0)
+        store = Datastore(folder)
         openings += 1
         index = open_index(store)
         query = torch.from_numpy(store.keys(np.array([0])).astype(np.float32))

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from folders import one_line, read_content, refit
+from folders import change, one_line, read_content, refit
 from handmade import make_store
 
 from knn_logits.errors import DamagedError
@@ -17,7 +17,7 @@ def store(tmp_path):
 
 def refusal(folder):
     with pytest.raises(DamagedError) as caught:
-        Datastore(folder, full=True)
+        Datastore(folder)
     return one_line(caught)
 
 
@@ -61,7 +61,7 @@ def test_large_keys_are_read_only_when_that_is_asked(store, monkeypatch):
         Datastore(store.folder)
     monkeypatch.setattr(verification, "_READ_BYTES", 100)
     assert len(Datastore(store.folder)) == 5
-    assert "SHA-256" in refusal(store.folder)
+    assert "SHA-256" in verification.damage(store.folder, store.manifest)[0]
 
 
 # Files whose hashes fit
@@ -104,6 +104,11 @@ def test_tokens_that_the_model_does_not_know(store, token, vocabulary):
         assert f"the number {token}" in refusal(store.folder)
 
 
+def test_keys_of_another_precision(store):
+    change(store.folder, dtype="float32")
+    assert "is damaged: holds float16" in refusal(store.folder)
+
+
 def test_shards_of_another_length(store):
     path = store.folder / "keys-00000.npy"
     files.write_array(path, np.load(path)[:-1])
@@ -111,14 +116,12 @@ def test_shards_of_another_length(store):
     assert "keys, but the manifest says 5" in refusal(store.folder)
 
 
-# Canary and probe
+# The canary
 
 
 GOOD = {
     "canary.tokens": np.array([1, 2], np.int32),
     "canary.keys": np.zeros((2, 4), np.float32),
-    "probe.queries": np.zeros((3, 4), np.float32),
-    "probe.ids": np.zeros((3, 5), np.int64),
 }
 
 
@@ -135,7 +138,6 @@ def with_checks(folder, **arrays):
     "arrays",
     [
         {"canary_tokens": None},
-        {"probe_ids": None},
         {"canary_tokens": np.array([1, 100], np.int32)},
         {"canary_tokens": np.array([1, -1], np.int32)},
         {"canary_tokens": np.array([1, 2], np.int64)},
@@ -143,13 +145,8 @@ def with_checks(folder, **arrays):
         {"canary_tokens": np.ones(10_000, np.int32), "canary_keys": np.ones((10_000, 4), "f4")},
         {"canary_keys": np.zeros((3, 4), np.float32)},
         {"canary_keys": np.full((2, 4), np.nan, np.float32)},
-        {"probe_queries": np.full((3, 4), np.nan, np.float32)},
-        {"probe_queries": np.zeros((2, 4), np.float32)},
-        {"probe_ids": np.zeros((3, 1, 1), np.int64)},
-        {"probe_ids": np.full((3, 5), 5, np.int64)},
-        {"probe_ids": np.full((3, 5), -2, np.int64)},
     ],
 )
-def test_checks_that_no_model_and_no_index_can_be_asked(store, arrays):
+def test_a_canary_that_no_model_can_be_asked(store, arrays):
     with_checks(store.folder, **arrays)
     assert "does not fit" in refusal(store.folder)

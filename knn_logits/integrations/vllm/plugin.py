@@ -1,4 +1,4 @@
-"""The entry point of `vllm.general_plugins`: gives each worker of vLLM a memory.
+"""The entry points of vLLM: `register` gives each worker a memory, and a route names sources.
 
 `KNN_LOGITS_DATASTORE` names the datastores. vLLM calls `register` in each of its processes.
 """
@@ -10,15 +10,15 @@ from functools import wraps
 from typing import Any
 
 import vllm
+from fastapi import HTTPException
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from knn_logits.errors import ConfigError, ModelError
-from knn_logits.integrations.vllm.kept_states import keep_ffn_input
 from knn_logits.integrations.vllm.requests import check_request
 from knn_logits.integrations.vllm.stepping import Stepping
-from knn_logits.integrations.vllm.vllm_model import VLLMModel
+from knn_logits.integrations.vllm.vllm_model import VLLMModel, keep_ffn_input
 from knn_logits.search.combined import open_stores
 
 # The folders or Hub names of datastores, separated by commas.
@@ -91,3 +91,27 @@ def _attach(worker: Any, names: list[str]) -> None:
         return times
 
     worker.load_model, worker.compile_or_warm_up_model = loaded, opened
+
+
+class SourcesEndpoint:
+    """`GET /knn/sources/{id}`, the sources of an answer; `VLLM_PLUGINS=knn_logits` turns it on."""
+
+    name = "knn_logits"
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+
+    def attach_router(self, app: Any) -> None:
+        """Adds the route."""
+        app.get("/knn/sources/{request}")(self._sources)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002
+        """Keeps the engine, which has the sources."""
+        self._engine = engine_client
+
+    async def _sources(self, request: str) -> Any:
+        found = (await self._engine.collective_rpc("knn_sources", args=(request,)))[0]
+        if not found:
+            raise HTTPException(404, "no sources of this id: it is unknown, or had no memory")
+        return {"id": request, "texts": found}

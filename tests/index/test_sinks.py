@@ -9,9 +9,9 @@ from conftest import TEXTS, make_gpt2
 
 import knn_logits
 from knn_logits import KNNConfig, explain
+from knn_logits.index.opening import find_sink
 from knn_logits.search.retriever import Retriever
 from knn_logits.store.documents import Contexts
-from knn_logits.store.sinks import find_sink
 
 HANDBOOK = [
     "Dogs travel free of charge, but they must be on a lead and may not enter the café.",
