@@ -89,7 +89,7 @@ MIT = manifest(license="MIT")
 
 
 def test_a_card_that_is_somebody_elses():
-    own = "---\nlicense: bsd-2-clause\ntags:\n- mine\n---\n\n# Mine\n\nText.\n"
+    own = "---\nlicense: bsd-2-clause\nbase_model: org/old\ntags:\n- mine\n---\n\n# Mine\n\nText.\n"
     text = card(MIT, "org/name", old=own)
     assert text.index("Text.") < text.index(BEGIN)
     assert data_of(text)["tags"] == ["knn-logits", "mine"]

@@ -12,6 +12,7 @@ from knn_logits.building.indexing import build_suffixes
 from knn_logits.building.removing import compact
 from knn_logits.errors import ConfigError, CorpusError, DatastoreError, ModelError
 from knn_logits.lab.distilling import distill
+from knn_logits.store.job import Job
 from knn_logits.store.verification import damage
 
 WINDOW = knn_logits.WindowConfig(64, 32)
@@ -103,7 +104,7 @@ def test_what_needs_text_is_refused_in_one_line(model, tokenizer, learned):
             call()
 
 
-def test_an_interrupted_call_is_repeated(model, tokenizer, store, learned, tmp_path):
+def test_an_interrupted_call_is_repeated(model, tokenizer, store, learned, tmp_path, monkeypatch):
     def stop(phase, done, total):
         if phase == "rows" and done > 0:
             raise KeyboardInterrupt
@@ -111,6 +112,10 @@ def test_an_interrupted_call_is_repeated(model, tokenizer, store, learned, tmp_p
     arguments = {"rows": 2, "epochs": 8}
     with pytest.raises(KeyboardInterrupt):
         distill(model, tokenizer, store, tmp_path / "rows", **arguments, progress=stop)
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "commit", lambda *given, **changed: stop("rows", 1, 1))
+        with pytest.raises(KeyboardInterrupt):
+            distill(model, tokenizer, store, tmp_path / "rows", **arguments)
     done = distill(model, tokenizer, store, tmp_path / "rows", **arguments)
     assert hashes(done) == hashes(learned)
 
