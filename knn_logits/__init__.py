@@ -30,11 +30,10 @@ _MODULES = {
     "corpus.blocks": "Block",
     "corpus.documents": "Document",
     "corpus.reading": "read_corpus",
-    "settings.config": "KNNConfig IndexConfig WindowConfig",
+    "settings.config": "KNNConfig IndexConfig WindowConfig AskConfig",
     "engine.llama_cpp.model": "GGUFModel",
     "mixture.memory": "Memory",
     "ask.asking": "Asking",
-    "ask.config": "AskConfig",
     "ask.answer": "Answer",
     "mixture.gates.gate": "Gate",
     "mixture.gates.adaptive": "AdaptiveGate",
@@ -50,7 +49,6 @@ __all__ = list(_HOME)
 if TYPE_CHECKING:
     from knn_logits.ask.answer import Answer as Answer
     from knn_logits.ask.asking import Asking as Asking
-    from knn_logits.ask.config import AskConfig as AskConfig
     from knn_logits.building.builder import build_datastore as build_datastore
     from knn_logits.building.indexing import build_index as build_index
     from knn_logits.building.indexing import cluster as cluster
@@ -79,6 +77,7 @@ if TYPE_CHECKING:
     from knn_logits.mixture.gates.gate import Gate as Gate
     from knn_logits.mixture.gates.meta_k import MetaKGate as MetaKGate
     from knn_logits.mixture.memory import Memory as Memory
+    from knn_logits.settings.config import AskConfig as AskConfig
     from knn_logits.settings.config import IndexConfig as IndexConfig
     from knn_logits.settings.config import KNNConfig as KNNConfig
     from knn_logits.settings.config import WindowConfig as WindowConfig

@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Any
 
 from knn_logits.ask.answer import DECLINED, NO_ANSWER, Answer, AnswerToken, PassageEffect
-from knn_logits.ask.config import AskConfig
 from knn_logits.ask.effects import log_prob, sources_of_words
 from knn_logits.ask.messages import (
     Message,
@@ -34,6 +33,7 @@ from knn_logits.evidence.sources import words_of
 from knn_logits.evidence.token_documents import place_of
 from knn_logits.locks import cached_property
 from knn_logits.mixture.memory import Memory
+from knn_logits.settings.config import AskConfig
 
 logger = logging.getLogger(__name__)
 

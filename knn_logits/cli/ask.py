@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from knn_logits.ask.config import AskConfig
 from knn_logits.cli.bars import Bars, interruptible
 from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions, read_text, reads_pairs
@@ -21,6 +20,7 @@ from knn_logits.cli.options import Json, Model, argument, command
 from knn_logits.cli.terminal import Output, Printed, doing, print_json, say, status, tell
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.printable import printable
+from knn_logits.settings.config import AskConfig
 from knn_logits.store import layout
 
 if TYPE_CHECKING:
