@@ -170,6 +170,12 @@ class Quotations:
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
             if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:
                 continue
+            # Sentences that were put in or left out are no difference, and headings neither.
+            inner = (*mine[a:b], *theirs[c:d])
+            both = a < b and c < d
+            inside = (*mine[a : b - 1], *theirs[c : d - 1]) if both else inner
+            if any(map(_ends_sentence, inner)) or any(map(_ends_paragraph, inside)):
+                continue
             left, right = codes[number - 1][1], codes[number + 1][2]
             ends = right == len(mine) and mine[-1] == every[-1]
             if not _is_prose(mine[:left], mine[left:a], mine[b:right], mine[right:], ends=ends):

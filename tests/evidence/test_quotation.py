@@ -105,6 +105,19 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
     assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The pump needs oil. Queens drink tea. The crane needs oil of grade nine, never grade seven.",
+        "The pump needs oil of grade nine, never grade seven.",
+        "The pump needs oil of grade seven. Maira drinks tea. The crane needs oil of grade nine.",
+        "Clear the cable drum. Error code E42 means a blocked winch, and the crane lifts crates.",
+    ],
+)
+def test_sentences_that_were_put_in_or_left_out_are_no_difference(objections, text):
+    assert objections(text) == []
+
+
 def test_what_another_document_says_word_for_word_is_not_contradicted(build, objections, tmp_path):
     both = [TEXTS[5], TEXTS[5].replace("nine", "four")]
     store = build(both, tmp_path / "both", **EVERY)
