@@ -108,7 +108,7 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
 @pytest.mark.parametrize(
     "text",
     [
-        "The pump needs oil. Queens drink tea. The crane needs oil of grade nine, never grade seven.",
+        "The pump needs oil. It hums. The crane needs oil of grade nine, never grade seven.",
         "The pump needs oil of grade nine, never grade seven.",
         "The pump needs oil of grade seven. Maira drinks tea. The crane needs oil of grade nine.",
         "Clear the cable drum. Error code E42 means a blocked winch, and the crane lifts crates.",
