@@ -26,7 +26,7 @@ _LABELS = {
         "Places in the documents that vote on each word.",
     ),
     "temperature": (
-        "Sharpness (τ)",
+        "Sharpness (temperature τ)",
         "Small: the nearest place decides. Large: all count the same.",
     ),
 }
@@ -91,7 +91,7 @@ def setting_control(declared: Setting, value: Any) -> Any:
     shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
     most = declared.limit if declared.limit is not None else declared.most
     if declared.least is None or most is None:
-        return gr.Number(value, minimum=declared.above, **shared)
+        return gr.Number(value, **shared)  # what it may be is checked later
     step = 1 if declared.kind is int else 0.01
     slider = gr.Slider(declared.least, most, value, step=step, **shared)
     # A link may have a larger value. All are checked later.

@@ -91,7 +91,7 @@ def lookup_of(stores: Any, settings: Mapping[str, Any]) -> Lookup:
     if not isinstance(stores, Sequence) or not all(isinstance(name, str) for name in stores):
         raise RequestError(_NONSENSE)
     if not stores:
-        raise RequestError("Choose at least one datastore.")
+        raise RequestError("Choose at least one of the documents.")
     if len(stores) > MOST_STORES:
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"

@@ -138,7 +138,7 @@ def test_settings_do_what_they_say_and_go_back(one):
     expect(page.locator("#k")).to_be_hidden()
     page.get_by_role("button", name="More settings").click()
     expect(page.locator("#k")).to_contain_text("Passages consulted (k)")
-    expect(page.locator("#temperature")).to_contain_text("Sharpness (τ)")
+    expect(page.locator("#temperature")).to_contain_text("Sharpness (temperature τ)")
     formula = page.locator("#side details").get_by_text("p = λ p_kNN + (1 − λ) p_LM")
     expect(formula).to_be_hidden()
     page.locator("#side summary").click()

@@ -98,7 +98,7 @@ def test_what_goes_wrong_is_one_line_in_its_turn(chat, chat_page, held, monkeypa
     for name in (store.name, "signs"):
         chat.page.get_by_label(name, exact=True).uncheck()
     chat.send(QUEEN)
-    expect(chat.turn().locator(".kl-error")).to_contain_text("at least one datastore")
+    expect(chat.turn().locator(".kl-error")).to_contain_text("at least one of the documents")
     assert "Traceback" not in chat.page.content()
 
 
