@@ -106,6 +106,7 @@ def packed(sequence: SequenceTrace) -> dict[str, Any]:
     tokens = []
     for token in sequence.tokens:
         token = replace(token, documents=token.documents[:_MAX_DOCUMENTS])
+        plain(token.documents)  # before the passages, whose titles may name a section
         tokens.append({**plain(token), "meaning": token.meaning})
     return {
         **asdict(replace(sequence, tokens=[])),

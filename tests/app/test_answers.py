@@ -78,7 +78,7 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
     frame = views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain")
     page = drawing(frame)
-    listed = "Your text: bend · Source: straighten the cover (Error E941)"
+    listed = "Your text: bend · Source: straighten the cover (Error E941, page 3)"
     assert shown(page, ".kl-differences") == listed
     said = "The memory says straighten the cover here."
     assert shown(page, ".kl-panel .kl-against p").startswith(said)
@@ -87,6 +87,24 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     assert shown(page, ".kl-panel .kl-against mark") == "straighten the cover"
     assert page.locator(".kl-panel .kl-sources").count() == 0
     assert page.locator(".kl-docs [data-document]").count() == 0
+
+
+def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing):
+    page_3 = neighbor(title="Winches, page 3")
+    share = DocumentShare("manual", "d1", "Winches", None, 0.8)
+    cover = token(" cover", 0.8, [page_3], documents=[share], changed=True)
+    page = drawing(views.frame({"knn": answer(cover)}, {}))
+    assert shown(page, ".kl-docs [data-document] .kl-name") == "Winches"
+    assert shown(page, ".kl-panel .kl-doc b") == "Winches, page 3"
+
+
+def test_pieces_of_a_word_are_named_apart_where_they_are_not_in_a_row(drawing):
+    """The memory changed pieces of this word, and a piece between them is the model's own."""
+    shares = {" 1": 0.9, "0": 0.01, "2": 0.5, "4": 0.8, "KB": 0.02}
+    pieces = [token(text, share, changed=share > 0.1) for text, share in shares.items()]
+    page = drawing(views.frame({"knn": answer(*pieces)}, {}))
+    said = "50% of the probability of its pieces “1” and “24” comes from the memory"
+    assert shown(page, ".kl-head p").startswith(said)
 
 
 def test_addresses_lead_to_the_web_only():

@@ -45,7 +45,7 @@ const mount = (element, props, trigger, watch) => {
     return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
       h("li", {}, "Your text: ", button(mine.map((one) => one.whole).join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
         " · Source: ", h("b", {}, visible(against.token).trim()),
-        against.document === null ? null : h("span", { class: "kl-hint" }, ` (${documentOf(view.known.side.trace, against.document).name})`))));
+        against.document === null ? null : h("span", { class: "kl-hint" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
   };
 
   const draw_panel = () => {

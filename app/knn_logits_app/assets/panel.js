@@ -21,7 +21,13 @@ const toAWord = (after, most = AFTER) => {
 
 const shareLine = (word, states) => {
   const mine = word.decisive.map((one) => states[one]);
-  const piece = mine.length < word.tokens.length ? `the probability of its piece “${mine.map((one) => one.text).join("").trim()}”` : "its probability";
+  const pieces = [];
+  word.decisive.forEach((one, place) => {
+    const before = word.decisive[place - 1] === one - 1 ? pieces.pop() : "";
+    pieces.push(before + states[one].text);
+  });
+  const named = pieces.map((one) => `“${one.trim()}”`).join(" and ");
+  const piece = mine.length < word.tokens.length ? `the probability of its ${pieces.length > 1 ? "pieces" : "piece"} ${named}` : "its probability";
   const known = mine.find((one) => one.p !== null && one.p_lm !== null);
   return [h("b", {}, percent(word.share)), ` of ${piece} comes from the memory`,
     known ? `; the model alone gave ${mine.length === 1 ? "it" : "its beginning"} ${short(known.p_lm)}, with the memory ${short(known.p)}.` : "."];
