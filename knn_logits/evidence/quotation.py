@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
@@ -171,14 +171,11 @@ class Quotations:
             if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:
                 continue
             # Sentences that were put in or left out are no difference, and headings neither.
-            inner = (*mine[a:b], *theirs[c:d])
-            both = a < b and c < d
-            inside = (*mine[a : b - 1], *theirs[c : d - 1]) if both else inner
-            if any(map(_ends_sentence, inner)) or any(map(_ends_paragraph, inside)):
+            if any(map(_ends_sentence, (*mine[a:b], *theirs[c:d]))):
                 continue
             left, right = codes[number - 1][1], codes[number + 1][2]
             ends = right == len(mine) and mine[-1] == every[-1]
-            if not _is_prose(mine[:left], mine[left:a], mine[b:right], mine[right:], ends=ends):
+            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, ends=ends):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
@@ -243,40 +240,30 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
     return words
 
 
-def _is_prose(
-    opening: Sequence[_Word],
-    before: Sequence[_Word],
-    after: Sequence[_Word],
-    following: Sequence[_Word],
-    *,
-    ends: bool,
+def _is_quoted(
+    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, *, ends: bool
 ) -> bool:
-    """Whether enough words `before` and `after` a difference are the same, in one paragraph."""
-    # The words of the sentence that are unlike those of the passage.
-    begin = rest = 0
-    if not any(map(_ends_sentence, before)):
-        begin = sum(bool(word.bare) for word in _up_to(_ends_sentence, opening[::-1]))
-    if not any(map(_ends_sentence, after)):
-        rest = sum(bool(word.bare) for word in _up_to(_ends_sentence, following))
-    sides = _up_to(_ends_paragraph, before[::-1]), _up_to(_ends_paragraph, after)
-    alike = sum(bool(word.bare) for side in sides for word in side)
-    left, right = (sum(map(_is_small, side)) for side in sides)
+    """Whether enough words of a difference's sentence are the same.
+
+    Of the words before it, the nearest first, `left` are the same, and `right` of those after it.
+    """
+    sides = [list(takewhile(lambda one: not _ends_sentence(one), side)) for side in (before, after)]
+    same = sides[0][:left], sides[1][:right]
+    unlike = sides[0][left:], sides[1][right:]
+    others = [sum(bool(word.bare) for word in side) for side in unlike]
+    alike = sum(bool(word.bare) for side in same for word in side)
+    small = [sum(map(_is_small, side)) for side in same]
     # A sentence may begin with names and numbers only, as with a date. Its first word is cut
-    # otherwise if a line begins with it.
-    sure = (left > 0 or begin <= 1) and (right > 0 or ends)
-    return sure and left + right >= _WORDS and alike >= _MOSTLY * (begin + rest)
-
-
-def _up_to(ends: Callable[[_Word], bool], words: Sequence[_Word]) -> list[_Word]:
-    return list(takewhile(lambda word: not ends(word), words))
+    # otherwise if a line begins with it. Its last word may be the difference.
+    begins = small[0] > 0 or others[0] <= 1
+    closes = small[1] > 0 or ends or len(sides[1]) < right
+    return begins and closes and sum(small) >= _WORDS and alike >= _MOSTLY * sum(others)
 
 
 def _ends_sentence(word: _Word) -> bool:
-    return bool(re.search(r"[.!?]|\n\s*\n", word.written)) and not word.bare
-
-
-def _ends_paragraph(word: _Word) -> bool:
-    return bool(re.search(r"\n\s*\n", word.written))
+    """Whether a word is a sign that ends a sentence, or the last of a paragraph."""
+    ends = r"\n\s*\n" if word.bare else r"[.!?]|\n\s*\n"
+    return bool(re.search(ends, word.written))
 
 
 def _is_small(word: _Word) -> bool:

@@ -118,6 +118,32 @@ def test_sentences_that_were_put_in_or_left_out_are_no_difference(objections, te
     assert objections(text) == []
 
 
+SUPPORT = (
+    "The keeper repairs the lamp with a hammer. The harbour promises to support the winch through "
+    "the year 2050. After that nobody writes a book about the crane."
+)
+OWN = "The harbour promises to support the winch through the year"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        # The first sentence stands where the passage has another one, and shares words with it.
+        (f"The winch is red. {SUPPORT.partition('. ')[2]}", []),
+        (f"The winch is red. {OWN} 2050.", []),
+        (f"The winch is red. {OWN} 2060.", [("2060", "2050")]),
+        # After its last word only the sign of a sentence is the same, wherever the sentence stands.
+        (f"{OWN} 2060. The winch is red.", [("2060", "2050")]),
+        (f"{TEXTS[4]} {OWN} 2060. The winch is red.", [("2060", "2050")]),
+        (f"{TEXTS[4].replace('weather', 'waves')} {OWN} 2060. {TEXTS[7]}",
+         [("waves", "weather"), ("2060", "2050")]),
+    ],
+)  # fmt: skip
+def test_each_sentence_of_a_text_is_compared_by_itself(build, objections, tmp_path, text, found):
+    store = build([*TEXTS, SUPPORT], tmp_path / "s", **EVERY)
+    assert [one[:2] for one in objections(text, store)] == found
+
+
 def test_what_another_document_says_word_for_word_is_not_contradicted(build, objections, tmp_path):
     both = [TEXTS[5], TEXTS[5].replace("nine", "four")]
     store = build(both, tmp_path / "both", **EVERY)
