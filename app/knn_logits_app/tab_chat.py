@@ -47,7 +47,7 @@ def build(server: Server, controls: Controls) -> Any:
         paths = [str(path) for path in files or []]
         try:
             for frame in attached(server, paths, request):
-                chosen = choices(server) if frame.get("now") else gr.skip()
+                chosen = choices(server, frame["now"]) if "now" in frame else gr.skip()
                 yield views.json_text(frame), chosen
         except Exception as error:
             yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
@@ -163,6 +163,7 @@ def _sizes(store: Datastore, skipped: int) -> str:
     return f"{line}, {skipped} parts could not be read" if skipped else line
 
 
-def choices(server: Server) -> Any:
-    """The boxes of the datastores with the visitor's own, which is chosen."""
-    return gr.CheckboxGroup(choices=[*server.session.library.stores, YOUR_TEXT], value=[YOUR_TEXT])
+def choices(server: Server, names: str) -> Any:
+    """The boxes of the datastores with the visitor's own, chosen and named by its files."""
+    boxes: list[Any] = [*server.session.library.stores, (names, YOUR_TEXT)]
+    return gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])

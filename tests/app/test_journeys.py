@@ -244,6 +244,10 @@ def test_what_was_stopped_while_it_waited_is_never_run(served, one, client, monk
     with one.page.expect_response("**/queue/join**"):
         one.page.locator("#write").click()
     expect(one.page.locator("#answers")).to_have_attribute("aria-busy", "true")
+    # A visitor who waits sees the place in the queue.
+    place = one.page.locator("#answers > [data-testid=status-tracker]")
+    expect(place).to_have_text(re.compile("queue: 1/1"))
+    expect(place).to_have_css("opacity", "1")
     with stop_heard(served[1], monkeypatch):
         one.page.locator("#stop").click()
     expect(one.page.locator("#answers")).to_have_attribute("aria-busy", "false")
@@ -308,7 +312,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     page = one.page
     one.tab("Chat")
     stop, build = page.locator("#chat-stop"), page.locator("#chat p.kl-looking")
-    dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("your text", exact=True)
+    dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("light.md and 1 more")
     # A build is stopped at once.
     (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)
     page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
@@ -348,12 +352,14 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     page.keyboard.press("Escape")
     # Others cannot open an answer of one's own documents, and do not see them.
     assert page.locator("#answers .kl-again").count() == 0
-    assert other.page.get_by_label("your text", exact=True).count() == 0
+    assert other.page.locator("#stores label").all_inner_texts() == ["manual", "chronicle"]
     one.tab("Chat")
     # A file that is dropped is attached as well.
     page.evaluate(DROP, ["seals.txt", "The keeper counts the seals on the first Sunday of May."])
     expect(dividers.last).to_contain_text("Now asking: seals.txt")
     expect(dividers.last).to_contain_text("in place of light.md and 1 more")
+    expect(page.get_by_label("seals.txt")).to_be_checked()
+    expect(mine).to_have_count(0)
     expect(build).to_have_text("")
     # A question after a divider has a number of its own.
     page.get_by_label("Your question").fill("When does the keeper count the seals?")
@@ -365,6 +371,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     one.open()
     assert one.asked_to_leave
     expect(page.locator("#chat .kl-divider")).to_have_count(0)
+    expect(page.locator("#chat .kl-error")).to_contain_text("without your documents")
     eventually(lambda: not folder.exists())
 
 

@@ -1,6 +1,7 @@
 """A visitor's own text: read within limits, built with progress, kept for one, deleted."""
 
 import gzip
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from gate_cases import random_adaptive
 from office_files import docx, paragraph
 from tuned import write_settings
 
-from app.conftest import eventually
+from app.conftest import TINY, eventually
 from knn_logits import Datastore, Document
 from knn_logits.errors import LimitError
 from knn_logits.hosting import Deadline
@@ -197,6 +198,10 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert "lowers the perplexity of these" in html
+    assert "the documents hold" not in html
+    held = (TINY / "manual.jsonl").read_text().splitlines()[0]
+    warned = measured_html(session, json.loads(held)["text"], Lookup(("manual",)), Deadline(60))
+    assert "But the documents hold 100.0% of them, so other text gains less." in warned
     documents_alone = Lookup(("manual",), {"lmbda": 1.0})
     assert "the perplexity is infinite" in measured_html(
         session, MEASURED, documents_alone, Deadline(60)

@@ -44,8 +44,7 @@ const headline = (data, known, same) => {
     if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
     return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`];
   }
-  const line = changed ? `The memory changed ${changed} of ${number}`
-    : agreed ? "The memory changed no word" : "The memory had no part in these words";
+  const line = changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word";
   return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
 };
 

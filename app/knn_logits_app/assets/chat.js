@@ -191,6 +191,7 @@ const chat = (element, props, trigger, watch) => {
     if (now) {
       mine = true;
       turns.push({ now, line: attached, frame: { done: true } });
+      keep();
       draw(turns.at(-1));
       begin();
       field().focus();
@@ -255,8 +256,11 @@ const chat = (element, props, trigger, watch) => {
   } catch {
     turns = [];
   }
+  const all = turns.length;
   turns = turns.filter((one) => one.now === undefined); // documents of one's own end with the page
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
   drawAll();
+  keep();
+  if (turns.length < all) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
   watch("value", show);
 };
