@@ -115,15 +115,8 @@ class Occurrences:
         float64 holds each number exactly. n is a power of two of at least 256, since each width
         needs a CUDA graph of its own.
         """
-        given, width = self.ids.shape[1], 1 << max(8, (self.ids.shape[1] - 1).bit_length())
-        found = torch.zeros(len(self.ids), 3 * width + 5, dtype=torch.float64)
-        ids, values, log_weights, rest = found.split([width, width, width, 5], dim=-1)
-        ids[:, given:], log_weights[:, given:] = -1, -math.inf
-        ids[:, :given], values[:, :given] = self.ids, self.values
-        log_weights[:, :given] = self.log_weights
-        for column, field in zip(rest.unbind(-1), self.tensors()[3:], strict=True):
-            column.copy_(field)
-        return found
+        fields = self.padded(1 << max(8, (self.ids.shape[1] - 1).bit_length())).tensors()
+        return torch.column_stack([field.double() for field in fields])
 
     @classmethod
     def unpacked(cls, found: Tensor) -> Occurrences:
