@@ -15,8 +15,6 @@ from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
 MOST_MEASURED = 40_000
-# The share of held tokens from which on `evaluate` warns (HELD_SHARE of its bench).
-_HELD = 0.3
 _WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 
 
@@ -98,7 +96,7 @@ def measured_html(
         f"The memory {verb} the perplexity of these {total.tokens:,} tokens by {abs(change):.1%}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
-    if total.overlap is not None and total.overlap >= _HELD:
+    if total.is_held:
         line += f" But the documents hold {total.overlap:.1%} of them, so other text gains less."
         kind = "worse"
     return views.notice(line, kind=kind)

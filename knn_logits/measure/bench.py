@@ -34,7 +34,7 @@ _TOKENS_AT_ONCE = 1 << 18
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 # The share of a text's tokens from which on it counts as held. Similar text that is not in the
 # datastore has 3% to 21% (docs/research/settings.md).
-HELD_SHARE = 0.3
+_HELD_SHARE = 0.3
 
 
 class BenchSettings(MemorySettings, total=False):
@@ -133,6 +133,11 @@ def held_share(text: Text, stores: Sequence[Datastore], exclude: Collection[str]
     for step in range(RUN_TOKENS):
         shared[step : step + len(starts)] |= starts
     return float(shared.sum()) / max(1, text.tokens)
+
+
+def is_held(overlap: float | None) -> bool:
+    """Whether datastores hold so much of a text that its results say little of other text."""
+    return overlap is not None and overlap >= _HELD_SHARE
 
 
 def overlap_words(share: float) -> str:

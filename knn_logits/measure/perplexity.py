@@ -21,10 +21,10 @@ from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import Piece
 from knn_logits.errors import CorpusError
 from knn_logits.measure.bench import (
-    HELD_SHARE,
     Bench,
     BenchSettings,
     held_share,
+    is_held,
     open_bench,
     overlap_words,
 )
@@ -118,7 +118,7 @@ def evaluate(
     overlap = None
     if memory is not None and not allow_overlap:
         overlap = held_share(text, memory.stores, memory.config.exclude)
-        if overlap >= HELD_SHARE:
+        if is_held(overlap):
             logger.warning("%s, so results on other text will be worse", overlap_words(overlap))
     if table is not None and per_token is not None:
         table.write(per_token)

@@ -18,10 +18,10 @@ from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.forward import evaluating
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.measure.bench import (
-    HELD_SHARE,
     Bench,
     BenchSettings,
     held_share,
+    is_held,
     open_bench,
     overlap_words,
 )
@@ -214,7 +214,7 @@ def tune(
         gate_perplexity=gate_perplexity,
         overlap=None if allow_overlap else held_share(text, memory.stores, memory.config.exclude),
     )
-    if result.overlap is not None and result.overlap >= HELD_SHARE:
+    if result.overlap is not None and is_held(result.overlap):
         held = overlap_words(result.overlap)
         if write:
             raise CorpusError(
