@@ -47,14 +47,9 @@ class RunOptions:
         Unless `dtype` is given, the model runs in the precision in which the datastore in
         `folder`, or the unfinished one, was built: states in another precision differ.
         """
-        from knn_logits.engine.model_loading import gguf_file
-
         doing(LOADING)
         self.prepare()
-        dtype: str = self.dtype
-        if dtype == "auto" and folder is not None and gguf_file(name) is None:
-            dtype = _dtype_of(Path(folder), _config_of(name))
-        return _load_model(name, self.device, dtype)
+        return _load_model(name, self.device, self.dtype, folder)
 
 
 # Those of commands without random choices, without both, and of commands without a model.
@@ -122,7 +117,7 @@ def _dtype_of(folder: Path, config: Any) -> str:
     return precision
 
 
-def _load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
+def _load_model(name: str, device: str, dtype: str, folder: Path | str | None) -> tuple[Any, Any]:
     from knn_logits.engine.model_loading import gguf_file, open_gguf
 
     file = gguf_file(name)
@@ -136,6 +131,8 @@ def _load_model(name: str, device: str, dtype: str) -> tuple[Any, Any]:
     from knn_logits.engine.forward import use_fastest_dtype
 
     config = _config_of(name)
+    if dtype == "auto" and folder is not None:
+        dtype = _dtype_of(Path(folder), config)
     with _reading(name):
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         # transformers would import all of its models for a message that names each of them.
