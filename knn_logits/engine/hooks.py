@@ -85,11 +85,12 @@ def _untraced(hook: _Hook) -> _Hook:
 
 def _is_compiled(model: nn.Module) -> bool:
     """Whether the model or a part of it was compiled, in any of PyTorch's ways."""
-    names = ("_compiled_call", "_compiled_call_impl", "_orig_mod")
     return "torch._dynamo" in sys.modules and any(
-        hasattr(module.forward, "_torchdynamo_orig_callable")
-        or any(getattr(module, name, None) is not None for name in names)
-        for module in model.modules()
+        hasattr(own.get("forward"), "_torchdynamo_orig_callable")
+        or own.get("_compiled_call") is not None
+        or own.get("_compiled_call_impl") is not None
+        or "_orig_mod" in own["_modules"]
+        for own in map(vars, model.modules())
     )
 
 
