@@ -23,12 +23,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from knn_logits.arrays import Array
 from knn_logits.locks import Copies
 from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate, Network
-from knn_logits.mixture.vote import Weighing, any_vote, drop_impossible, joint_vote
+from knn_logits.mixture.vote import (
+    NO_WEIGHT,
+    Weighing,
+    any_vote,
+    drop_impossible,
+    joint_vote,
+    log_p_knn_of,
+)
 from knn_logits.search.matches import Matches
 from knn_logits.search.neighbors import Neighbors, Occurrences
 
@@ -65,20 +73,20 @@ class Ballots:
     @classmethod
     def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor) -> Ballots:
         """Reads the neighbors and their `occurrences`; the weights are log w_i, [rows, k]."""
-        knn = _votes(log_weights, neighbors.values, log_p_lm)
-        part = neighbors.occurrences[0] if neighbors.occurrences else Occurrences.none(len(knn))
-        match = _votes(part.log_weights, part.values, log_p_lm)
-        found = torch.stack([knn.amax(-1) > 0.0, match.amax(-1) > 0.0], dim=-1)
+        part = Occurrences.none(len(log_p_lm))
+        if neighbors.occurrences:
+            part = neighbors.occurrences[0].to(log_p_lm.device)
+        votes = [(log_weights, neighbors.values), (part.log_weights, part.values)]
         best_lm, by_lm = log_p_lm.max(dim=-1)
-        p_knn, by_knn = knn.max(dim=-1)
-        p_match, by_match = match.max(dim=-1)
+        (p_knn, by_knn), (p_match, by_match) = (_favorite(*vote) for vote in votes)
+        found = torch.stack([p_knn > 0.0, p_match > 0.0], dim=-1)
         tokens = torch.stack([by_lm, by_knn, by_match], dim=-1)
         tokens[:, 1:] = torch.where(found, tokens[:, 1:], tokens[:, :1])
         logs = log_p_lm.gather(-1, tokens)
-        p = torch.stack([logs.exp(), knn.gather(-1, tokens), match.gather(-1, tokens)], dim=-1)
+        by_votes = [log_p_knn_of(*vote, tokens).exp() for vote in votes]
+        p = torch.stack([logs.exp(), *by_votes], dim=-1)
         logs = logs.clamp(min=_LEAST_LOG_P)
         nothing = logs.new_full((), _LEAST_LOG_P)
-        part = part.to(logs.device)
         nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
         nearest = nearest.to(logs.device)
         present = nearest.isfinite()
@@ -104,12 +112,19 @@ class Ballots:
         return cls(features.float().clamp(-limit, limit), tokens, p, found)
 
 
-def _votes(log_weights: Tensor, values: Tensor, like: Tensor) -> Tensor:
-    """The distribution of weighted votes over the vocabulary, float32 [rows, vocabulary]."""
+def _favorite(log_weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The token with the most weight and its probability, [rows] each; 0 without votes."""
+    # A column without weight, so that there is one where nothing was found.
+    log_weights, values = pad(log_weights, (0, 1), value=NO_WEIGHT), pad(values, (0, 1))
     # The order decides how sums are rounded, and so which of two equal tokens is the favorite.
     weights, order = log_weights.sort(dim=-1)
-    values = values.gather(-1, order).to(like.device)
-    return torch.zeros_like(like).scatter_add_(-1, values, weights.to(like).exp())
+    values, by_value = values.gather(-1, order).sort(dim=-1, stable=True)
+    weights = weights.gather(-1, by_value).exp()
+    # Equal tokens are side by side now, and each different one has a place of its own.
+    places = pad(values.diff(dim=-1).ne(0), (1, 0)).cumsum(dim=-1)
+    p, place = torch.zeros_like(weights).scatter_add_(-1, places, weights).max(dim=-1, keepdim=True)
+    tokens = torch.zeros_like(values).scatter_(-1, places, values)
+    return p.squeeze(-1), tokens.gather(-1, place).squeeze(-1)
 
 
 def shares_of(logits: Tensor) -> Tensor:
