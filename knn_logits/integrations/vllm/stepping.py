@@ -80,14 +80,17 @@ class Stepping:
             return self._sample(logits, drafts)
         votes: list[tuple[Memory, Vote, list[Row]]] = []
         logits = logits.float()
+        scale = torch.zeros_like(logits[:, :1])
         for memory, rows in groups.items():
             numbers = torch.tensor([row.number for row in rows], device=logits.device)
             scores = logits[numbers]
             # Penalties change scores by their sign, so the mixture keeps the scale of the scores.
-            scale = scores.logsumexp(-1, keepdim=True)
-            _, vote = memory.step(states[numbers], _padded(rows), scores - scale)
-            logits[numbers] = vote.log_p + scale
+            log_p_lm = scores.log_softmax(-1)
+            scale[numbers] = scores.amax(-1, keepdim=True) - log_p_lm.amax(-1, keepdim=True)
+            _, vote = memory.step(states[numbers], _padded(rows), log_p_lm)
+            logits[numbers] = vote.log_p
             votes.append((memory, vote, rows))
+        logits += scale
         output = self._sample(logits, drafts)
         sampled = output.sampled_token_ids.cpu()
         for memory, vote, rows in votes:
