@@ -24,7 +24,6 @@ from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
 
-_KEYS_AT_ONCE = 65_536
 # A larger sample hardly changes the centroids.
 _SAMPLE_PER_CLUSTER = 64
 # Number of keys that the mean square of a key is taken over.
@@ -151,7 +150,7 @@ def cluster(
         labels: Array = np.empty(len(store), np.int32)
         done = 0
         count = counter(progress, "clusters", len(store))
-        for batch in store.key_batches(_KEYS_AT_ONCE):
+        for batch in store.key_batches():
             nearest = assign(centroids, batch, metric=metric)
             labels[done : done + len(batch)] = nearest
             done += len(batch)

@@ -72,7 +72,7 @@ def choose_settings(
     weight = fixed.get("suffix_weight")
     likelihoods: dict[float, GridLikelihood] = {}
     for scores in score_blocks(steps.model, location, pieces, _QUERIES_AT_ONCE, steps.progress):
-        query_parts = torch.from_numpy(parts[entry_of_places(store, scores.places)])
+        query_parts = torch.from_numpy(parts[store.contexts.entries_at(scores.places)])
         found = without_part(retriever.search(scores.states).to("cpu"), query_parts, parts)
         if not likelihoods:
             # The first tokens decide which temperatures are tried.
@@ -171,18 +171,12 @@ def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
     return np.cumsum(begins, dtype=np.int32)[inside]
 
 
-def entry_of_places(store: Datastore, places: Ints) -> Ints:
-    """Returns the entry of each token, given the token's position in `tokens.npy`."""
-    first = store.contexts.first
-    return places - np.searchsorted(first, places, side="right")
-
-
 def without_part(
     neighbors: Neighbors, query_parts: Tensor, parts: npt.NDArray[np.int32]
 ) -> Neighbors:
     """Replaces neighbors from the query's own part, int32 [rows], by padding."""
     neighbor_parts = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
-    return neighbors.without((neighbor_parts == query_parts.unsqueeze(-1)) | ~neighbors.mask)
+    return neighbors.without(neighbor_parts == query_parts.unsqueeze(-1))
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:

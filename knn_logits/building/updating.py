@@ -35,7 +35,6 @@ from knn_logits.store.records import IndexRecord
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 65_536
 # Among four billion documents, two have the same digest by chance with probability 2^-64.
 _DIGEST_BYTES = 16
 
@@ -369,6 +368,6 @@ def _extended_index(
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
     index: Any = whole_index(store)
     progress(f"index {record.factory}", 0, None)
-    for batch in grown.key_batches(_KEYS_AT_ONCE, len(store)):
+    for batch in grown.key_batches(len(store)):
         index.add(batch)
     return index, measured(grown, index, record, progress)

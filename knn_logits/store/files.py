@@ -56,12 +56,9 @@ def regular_file(path: Path) -> os.stat_result:
 
 def open_file(path: Path) -> BufferedReader:
     """Opens a regular file for reading. Opening a pipe would wait for a writer."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if path.exists() and not path.is_file():
         raise DamagedError(f"{path} is not a regular file; remove it")
-    return open(handle, "rb")  # noqa: PTH123 (it is a number)
+    return path.open("rb")
 
 
 def hub_repo_of(folder: Path) -> str | None:

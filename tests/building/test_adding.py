@@ -97,9 +97,9 @@ def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, conca
 )
 def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
     store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))
-    before = store.index_arrays()
+    before = store.index_arrays
     grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
-    after = grown.index_arrays()
+    after = grown.index_arrays
     for name in before.keys() - {"sizes", "ids", "codes"}:
         np.testing.assert_array_equal(before[name], after[name])
     index = open_index(grown)

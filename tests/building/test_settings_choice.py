@@ -10,7 +10,6 @@ from handmade import make_store, naive_entries
 import knn_logits
 from knn_logits.building import builder, settings_choice
 from knn_logits.building.settings_choice import (
-    entry_of_places,
     part_of_entries,
     sample_pieces,
     without_part,
@@ -28,7 +27,7 @@ def test_parts_are_documents(tmp_path, monkeypatch, concatenate):
     parts = part_of_entries(store)
     assert parts.tolist() == [number + 1 for _, number, _ in entries]
     places = np.array([place for place, _, _ in entries])
-    assert entry_of_places(store, places).tolist() == list(range(len(entries)))
+    assert store.contexts.entries_at(places).tolist() == list(range(len(entries)))
 
 
 def test_a_large_document_is_cut_into_parts(tmp_path):
