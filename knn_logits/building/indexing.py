@@ -147,15 +147,12 @@ def cluster(
         progress("centroids", 0, None)
         keys = training_sample(store, _SAMPLE_PER_CLUSTER * clusters, seed)
         centroids = train_centroids(keys, clusters, metric=metric, seed=seed)
-        labels: Array = np.empty(len(store), np.int32)
-        done = 0
+        labels: list[Array] = []
         count = counter(progress, "clusters", len(store))
         for batch in store.key_batches():
-            nearest = assign(centroids, batch, metric=metric)
-            labels[done : done + len(batch)] = nearest
-            done += len(batch)
+            labels.append(assign(centroids, batch, metric=metric).astype(np.int32))
             count(len(batch))
-        job.write("clusters", labels)
+        job.write("clusters", np.concatenate(labels))
         job.commit(store.manifest)
     return Datastore(store.folder)
 

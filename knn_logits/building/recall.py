@@ -82,11 +82,9 @@ class Truth:
         return np.asarray(self._nearness(ids) >= last - _ROUNDING * np.abs(last))
 
     def _nearness(self, ids: Array) -> Array:
-        parts = []
-        for query, row in zip(torch.from_numpy(self.queries), ids, strict=True):
-            keys = torch.from_numpy(self.store.keys(row).astype(np.float32))
-            parts.append(COMPARISONS[self.store.manifest.metric].pairwise(query[None], keys[None]))
-        return np.asarray(torch.cat(parts).numpy())
+        queries = torch.from_numpy(self.queries)
+        keys = torch.from_numpy(self.store.keys(ids).astype(np.float32))
+        return COMPARISONS[self.store.manifest.metric].pairwise(queries, keys).numpy()
 
 
 def sample_truth(store: Datastore, seed: int) -> Truth:
