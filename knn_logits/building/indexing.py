@@ -186,7 +186,7 @@ def write_index(job: Job, index: Index, record: IndexRecord) -> None:
     # An earlier run may have left the file of another index.
     job.drop("index")
     if isinstance(index, FaissIndex):
-        job.write("index", plain_arrays.to_arrays(index), {"factory": record.factory})
+        job.write("index", plain_arrays.to_arrays(index.raw), {"factory": record.factory})
 
 
 def make_index(
