@@ -166,12 +166,8 @@ class Datastore:
         hub = hub_name(name)
         if hub is None:
             return cls(name, progress=progress)
-        remote = Remote.find(
-            hub,
-            cache_dir=None if cache_dir is None else Path(cache_dir),
-            token=token,
-            local_files_only=local_files_only,
-        )
+        access = {"cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
+        remote = Remote.find(hub, **access)
         manifest = remote.manifest()
         remote.fetch(needed(manifest), manifest, progress)
         return cls(remote.folder, progress=progress, remote=remote)

@@ -92,7 +92,8 @@ class Documents:
 
     def __init__(self, path: Path, rows: int, tokens: int, *, pairs: bool) -> None:
         empty = path.stat().st_size == 0
-        self._data: Array = np.zeros(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
+        # A plain view is faster to slice than a memory map.
+        self._data: Array = np.asarray([] if empty else np.memmap(path, np.uint8, "r"), np.uint8)
         self._ends: Ints = np.append(0, np.flatnonzero(self._data == ord("\n")) + 1)
         self._row = _PAIR if pairs else _ROW
         self._records: dict[int, DocumentRecord] = {}

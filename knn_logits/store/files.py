@@ -233,10 +233,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_array(path: Path, array: Array) -> None:
-    array = np.ascontiguousarray(array)
     with replacing(path) as file:
         file.write(array_header(array.dtype, array.shape))
-        _write_data(file, array)
+        write_data(file, array)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -252,7 +251,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     # The writer of safetensors leaves a file of another name where it is killed, and shuffles.
     # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
+    stored = {name: arrays[name] for name in order}
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name, array in stored.items():
@@ -265,12 +264,13 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in stored.values():
-            _write_data(file, array)
+            write_data(file, array)
 
 
-def _write_data(file: IO[bytes], array: Array) -> None:
+def write_data(file: IO[bytes], array: Array) -> None:
+    """Writes the numbers of an array, row by row."""
     if array.size:
-        file.write(array.reshape(-1).view(np.uint8).data)
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 @contextmanager
