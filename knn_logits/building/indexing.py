@@ -136,7 +136,7 @@ def cluster(
     clusters = whole_number("clusters", clusters, 1)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     needs_keys(store, "`index --clusters`")
-    if not 1 <= clusters <= len(store):
+    if clusters > len(store):
         raise ConfigError(
             f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"
         )

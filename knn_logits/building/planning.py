@@ -187,6 +187,4 @@ def _on_demand_record(
         )
     usual = OnDemandRecord()
     passage = max(1, min(usual.passage, window // 2))
-    return usual.model_copy(
-        update={"passage": passage, "context": min(usual.context, window - passage)}
-    )
+    return OnDemandRecord(passage=passage, context=min(usual.context, window - passage))
