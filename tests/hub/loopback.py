@@ -110,9 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.note = {
             "method": self.command,
             "path": unquote(urlsplit(self.path).path),
-            "agent": self.headers.get("User-Agent", ""),
             "token": (self.headers.get("Authorization") or "").removeprefix("Bearer "),
-            "range": self.headers.get("Range"),
             "bytes": 0,
         }
         self.hub.requests.append(self.note)
