@@ -71,7 +71,7 @@ def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
     with begin(store.folder, "build", {}, overwrite=True) as job:
         # The old one is there until the new one is whole.
         assert contents(store.folder).items() >= before.items()
-        assert job.generation == 1
+        assert job.journal.generation == 1
         assert Datastore(store.folder).values.tolist() == store.values.tolist()
 
 
@@ -198,7 +198,7 @@ def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
     interrupted(store.folder, kind="add")
     assert "keys.1-00000.npy" in names(store.folder)
     with caplog.at_level(logging.WARNING), begin(store.folder, "compact", {}) as job:
-        assert job.generation == 1
+        assert job.journal.generation == 1
         assert contents(store.folder).items() >= before.items()
         assert set(names(store.folder)) == {*before, layout.JOURNAL}
     assert "the unfinished add" in caplog.text
