@@ -183,14 +183,8 @@ def _opened(
             f"{store.folder} was imported without its sources, so documents cannot be added; "
             "rebuild it"
         )
-    keys = KeyPlan(
-        location=location,
-        windows=store.manifest.windows,
-        dtype=store.manifest.dtype,
-        batch_tokens=batch,
-        pairs=pair_tokenizer(model, tokenizer, store),
-    )
-    return store, keys
+    manifest, pairs = store.manifest, pair_tokenizer(model, tokenizer, store)
+    return store, KeyPlan(location, manifest.windows, manifest.dtype, batch, pairs)
 
 
 def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
