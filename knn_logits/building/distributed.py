@@ -37,7 +37,7 @@ _WAITING_TIME = timedelta(days=30)
 # The part of the text that a group of windows reads, int32, the windows, which count from its
 # begin, and the first of their entries to compute.
 Piece = tuple[Array, list[TextWindow], int]
-# What a worker computes: the keys of a model at a place, and their shape.
+# A task of a worker: a model, the place of its keys, and their shape.
 Task = tuple[nn.Module, KeyLocation, Mapping[str, Any]]
 
 
