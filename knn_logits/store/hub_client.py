@@ -24,7 +24,7 @@ from knn_logits.store.verification import check_file
 # Datastores live in repositories of this kind.
 REPO_TYPE = "dataset"
 TAG = "knn-logits"
-# What the client tells the Hub of this package.
+# The name and the version that the client tells the Hub.
 LIBRARY: dict[str, Any] = {"library_name": TAG, "library_version": __version__}
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([^\s@]{{1,200}}))?")
