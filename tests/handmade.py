@@ -84,7 +84,7 @@ def make_store(
         write_arrays(job.path("checks"), {"nothing": np.zeros(1, np.float32)}, {})
         job.note(job.path("checks"))
         manifest = make_manifest(
-            generation=job.generation,
+            generation=job.journal.generation,
             entries=entries,
             documents=len(text.records),
             tokens=text.tokens,

@@ -68,7 +68,7 @@ def document(
     store: Datastore, tokenizer: Any, name: str, spans: list[tuple[int, int]]
 ) -> dict[str, Any]:
     """Returns a document's text in pieces; the spans, each a token and a length, are marked."""
-    numbers = store.documents.numbers_of(name)
+    numbers = store.documents.named(name)
     if not numbers:
         raise RequestError("This document does not exist in the datastore: choose another.")
     number = store.documents.at_token(spans[0][0]) if spans else numbers[0]

@@ -103,20 +103,16 @@ class Library:
             MismatchError: when a datastore belongs to another model.
             ConfigError: when there is no datastore, or an encoder-decoder model.
         """
-        opened: dict[str, Datastore] = {}
-        for store in stores:
-            shown, number = store.name, 2
-            while shown in opened:
-                shown, number = f"{store.name} {number}", number + 1
-            opened[shown] = store
-        if not opened:
+        listed = list(stores)
+        if not listed:
             raise ConfigError("no datastore given: pass at least one")
         if getattr(model.config, "is_encoder_decoder", False):
             raise ConfigError(
                 "the page continues texts, and this is an encoder-decoder model: use `knn-logits "
                 "generate`"
             )
-        Memory(model, opened, threads=1)
+        memory = Memory(model, listed, threads=1)
+        opened = dict(zip(memory.names, memory.stores, strict=True))
         pad_rows(model)
         examples = tuple(prompts) or tuple(
             " ".join(sentence.split()[:6])

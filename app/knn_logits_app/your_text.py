@@ -119,7 +119,7 @@ def build_steps(
                 if isinstance(step, Path):
                     deadline.check()
                     store = Datastore(step)
-                    store.take_gate(library.store)
+                    store.gate_arrays = library.store.gate_arrays
                     done = True
                     yield store
                 else:

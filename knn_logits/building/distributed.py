@@ -37,8 +37,8 @@ _WAITING_TIME = timedelta(days=30)
 # The part of the text that a group of windows reads, int32, the windows, which count from its
 # begin, and the first of their entries to compute.
 Piece = tuple[Array, list[TextWindow], int]
-# Computes the keys of pieces, in their order: of a model and a key's place, with the keys' shape.
-Computing = Callable[[nn.Module, KeyLocation, Mapping[str, Any], Iterator[Piece]], Iterable[Array]]
+# A task of a worker: a model, the place of its keys, and their shape.
+Task = tuple[nn.Module, KeyLocation, Mapping[str, Any]]
 
 
 class KeyWorker:
@@ -81,8 +81,10 @@ def piece_of(tokens: Array, group: list[TextWindow], first_entry: int) -> Piece:
     return np.array(tokens[begin : last.start + last.size]), moved, max(0, first_entry - entry)
 
 
-def elsewhere(computed: Computing) -> Callable[..., Iterator[Array]]:
-    """Makes what takes the place of `compute_keys` where other processes compute the keys."""
+def elsewhere(
+    computed: Callable[[Task, Iterator[Piece]], Iterable[Array]],
+) -> Callable[..., Iterator[Array]]:
+    """Makes what takes the place of `compute_keys` where others compute the keys of pieces."""
 
     def compute(
         model: nn.Module,
@@ -97,7 +99,7 @@ def elsewhere(computed: Computing) -> Callable[..., Iterator[Array]]:
     ) -> Iterator[Array]:
         groups = groups_from(grouped(windows, **shape), first_entry, sources)
         pieces = (piece_of(tokens, group, first_entry) for group in groups)
-        for keys in computed(model, location, shape, pieces):
+        for keys in computed((model, location, shape), pieces):
             advance(len(keys))
             yield keys
 
@@ -108,12 +110,9 @@ def on_cluster(address: str, canary: Mapping[str, Array]) -> Callable[..., Itera
     """Computes keys on a Ray cluster."""
     ray = connect(address)
 
-    def computed(
-        model: nn.Module, location: KeyLocation, shape: Mapping[str, Any], pieces: Iterator[Piece]
-    ) -> Iterable[Array]:
-        count, resources, threads = _places(ray, input_device(model).type == "cuda")
-        shared = (model, location, shape, threads, canary)
-        return results(ray, KeyWorker, shared, pieces, count, resources)
+    def computed(task: Task, pieces: Iterator[Piece]) -> Iterable[Array]:
+        count, resources, threads = _places(ray, input_device(task[0]).type == "cuda")
+        return results(ray, KeyWorker, (*task, threads, canary), pieces, count, resources)
 
     return elsewhere(computed)
 
@@ -173,13 +172,8 @@ class Ranks:
     def lead(self, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
         """Computes keys on rank 0 together with the other ranks, a piece each at a time."""
 
-        def computed(
-            model: nn.Module,
-            location: KeyLocation,
-            shape: Mapping[str, Any],
-            pieces: Iterator[Piece],
-        ) -> Iterable[Array]:
-            worker = KeyWorker(model, location, shape, torch.get_num_threads(), canary)
+        def computed(task: Task, pieces: Iterator[Piece]) -> Iterable[Array]:
+            worker, shape = KeyWorker(*task, torch.get_num_threads(), canary), task[2]
             while batch := list(itertools.islice(pieces, self.world)):
                 lacking = [None] * (self.world - len(batch))
                 self._scattered([(shape, canary, piece) for piece in (*batch, *lacking)])

@@ -108,7 +108,7 @@ def write_gate(
             if hidden.any():
                 found = more.search(scores.states, scores.prefixes).to("cpu")
                 dropped = torch.from_numpy(np.take(hidden, found.ids.numpy(), mode="clip"))
-                neighbors = found.without(dropped | ~found.mask).nearest(config.k)
+                neighbors = found.without(dropped).nearest(config.k)
             else:
                 neighbors = usual.search(scores.states, scores.prefixes).to("cpu")
             neighbors = replace(neighbors, occurrences=(matches.find(scores.prefixes),))

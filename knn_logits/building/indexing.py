@@ -24,7 +24,6 @@ from knn_logits.store.job import Job, begin
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
 
-_KEYS_AT_ONCE = 65_536
 # A larger sample hardly changes the centroids.
 _SAMPLE_PER_CLUSTER = 64
 # Number of keys that the mean square of a key is taken over.
@@ -137,7 +136,7 @@ def cluster(
     clusters = whole_number("clusters", clusters, 1)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     needs_keys(store, "`index --clusters`")
-    if not 1 <= clusters <= len(store):
+    if clusters > len(store):
         raise ConfigError(
             f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"
         )
@@ -148,15 +147,12 @@ def cluster(
         progress("centroids", 0, None)
         keys = training_sample(store, _SAMPLE_PER_CLUSTER * clusters, seed)
         centroids = train_centroids(keys, clusters, metric=metric, seed=seed)
-        labels: Array = np.empty(len(store), np.int32)
-        done = 0
+        labels: list[Array] = []
         count = counter(progress, "clusters", len(store))
-        for batch in store.key_batches(_KEYS_AT_ONCE):
-            nearest = assign(centroids, batch, metric=metric)
-            labels[done : done + len(batch)] = nearest
-            done += len(batch)
+        for batch in store.key_batches():
+            labels.append(assign(centroids, batch, metric=metric).astype(np.int32))
             count(len(batch))
-        job.write("clusters", labels)
+        job.write("clusters", np.concatenate(labels))
         job.commit(store.manifest)
     return Datastore(store.folder)
 
@@ -190,7 +186,7 @@ def write_index(job: Job, index: Index, record: IndexRecord) -> None:
     # An earlier run may have left the file of another index.
     job.drop("index")
     if isinstance(index, FaissIndex):
-        job.write("index", plain_arrays.to_arrays(index), {"factory": record.factory})
+        job.write("index", plain_arrays.to_arrays(index.raw), {"factory": record.factory})
 
 
 def make_index(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.pairs import context_length
@@ -111,7 +111,7 @@ def _chats(tokenizer: Any) -> list[list[int]]:
 
 @torch.no_grad()
 def _written(
-    model: nn.Module, prompts: Sequence[list[int]], tokens: int, *, do_sample: bool
+    model: Any, prompts: Sequence[list[int]], tokens: int, *, do_sample: bool
 ) -> list[tuple[list[int], int]]:
     """Continues prompts in one batch, up to the token that ends a text."""
     from transformers import GenerationConfig
@@ -121,21 +121,18 @@ def _written(
     tokens = min(tokens, (context_length(model) or sys.maxsize) - longest)
     if not prompts or tokens < _MIN_TOKENS:
         return []
-    writer: Any = model
-    ends = getattr(writer.generation_config, "eos_token_id", None)
-    pad = getattr(writer.generation_config, "pad_token_id", None)
-    pad = int(pad if pad is not None else np.atleast_1d(0 if ends is None else ends)[0])
-    device = input_device(model)
-    ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts])
+    ends, device = model.generation_config.eos_token_id, input_device(model)
+    # Padding is masked, and cut off where a text has ended, so that any token will do.
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     config = GenerationConfig(
         max_new_tokens=tokens,
         do_sample=do_sample,
         top_k=0 if do_sample else None,
         eos_token_id=ends,
-        pad_token_id=pad,
+        pad_token_id=0,
     )
-    output: Tensor = writer.generate(
+    output: Tensor = model.generate(
         ids.to(device), attention_mask=mask.to(device), generation_config=config
     )
     last = set() if ends is None else set(np.atleast_1d(ends).tolist())

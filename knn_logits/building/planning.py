@@ -125,10 +125,7 @@ class BuildPlan:
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
         """Returns the plan as text, to compare it with the plan of an unfinished job."""
-        plan = self.keys.as_text(model, tokenizer)
-        if self.on_demand is not None:
-            plan["keys"] = str(self.on_demand)
-        return plan
+        return {**self.keys.as_text(model, tokenizer), "keys on demand": str(self.on_demand)}
 
 
 def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPlan:
@@ -187,6 +184,4 @@ def _on_demand_record(
         )
     usual = OnDemandRecord()
     passage = max(1, min(usual.passage, window // 2))
-    return usual.model_copy(
-        update={"passage": passage, "context": min(usual.context, window - passage)}
-    )
+    return OnDemandRecord(passage=passage, context=min(usual.context, window - passage))

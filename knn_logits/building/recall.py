@@ -28,7 +28,6 @@ _NO_GAIN = 0.005
 _ROUNDING = 1e-6
 _QUERIES = 256
 _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
-_KEYS_AT_ONCE = 65_536
 
 
 def measured(
@@ -83,11 +82,9 @@ class Truth:
         return np.asarray(self._nearness(ids) >= last - _ROUNDING * np.abs(last))
 
     def _nearness(self, ids: Array) -> Array:
-        parts = []
-        for query, row in zip(torch.from_numpy(self.queries), ids, strict=True):
-            keys = torch.from_numpy(self.store.keys(row).astype(np.float32))
-            parts.append(COMPARISONS[self.store.manifest.metric].pairwise(query[None], keys[None]))
-        return np.asarray(torch.cat(parts).numpy())
+        queries = torch.from_numpy(self.queries)
+        keys = torch.from_numpy(self.store.keys(ids).astype(np.float32))
+        return COMPARISONS[self.store.manifest.metric].pairwise(queries, keys).numpy()
 
 
 def sample_truth(store: Datastore, seed: int) -> Truth:
@@ -114,7 +111,7 @@ def exact_neighbors(store: Datastore, queries: Array, k: int) -> Array:
     best = torch.empty(len(queries), 0, dtype=torch.float32)
     best_ids = torch.empty(len(queries), 0, dtype=torch.int64)
     first = 0
-    for batch in store.key_batches(_KEYS_AT_ONCE):
+    for batch in store.key_batches():
         exact = ExactIndex(torch.from_numpy(batch), store.manifest.metric)
         nearness, ids = exact.search(rows, k)
         best, best_ids = torch.cat([best, nearness], -1), torch.cat([best_ids, ids + first], -1)

@@ -15,13 +15,11 @@ from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.printable import first_few
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
-from knn_logits.store.datastore import Datastore
+from knn_logits.store.datastore import KEYS_AT_ONCE, Datastore
 from knn_logits.store.files import locked
 from knn_logits.store.job import Job, begin
 from knn_logits.store.manifest import needs_text
 from knn_logits.store.writer import write_keys, writing_text
-
-_ROWS_AT_ONCE = 65_536
 
 
 def remove_documents(
@@ -168,7 +166,7 @@ def _write_staying(
     if old.on_demand is None:
         numbers = np.flatnonzero(entries)
         advance = counter(progress, "keys", len(numbers), job.keys)
-        parts = np.split(numbers[job.keys :], range(_ROWS_AT_ONCE, len(numbers), _ROWS_AT_ONCE))
+        parts = np.split(numbers[job.keys :], range(KEYS_AT_ONCE, len(numbers), KEYS_AT_ONCE))
         write_keys(job, map(store.keys, parts), advance)
     if store.clusters is not None:
         job.write("clusters", np.asarray(store.clusters)[entries])

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -52,8 +51,6 @@ _SUFFIX_WEIGHTS = (1.0, 4.0)
 _REPEATED, _REPEATED_WITHIN, _PLACES = 0.02, 256, 64
 _NGRAMS = (4, 6, 8, 10, 12, 16, 20, 24, 32)
 
-Ints = npt.NDArray[np.int64]
-
 
 def choose_settings(
     steps: Steps, plan: BuildPlan, store: Datastore, index: Index, default: SettingsRecord
@@ -72,7 +69,7 @@ def choose_settings(
     weight = fixed.get("suffix_weight")
     likelihoods: dict[float, GridLikelihood] = {}
     for scores in score_blocks(steps.model, location, pieces, _QUERIES_AT_ONCE, steps.progress):
-        query_parts = torch.from_numpy(parts[entry_of_places(store, scores.places)])
+        query_parts = torch.from_numpy(parts[store.contexts.entries_at(scores.places)])
         found = without_part(retriever.search(scores.states).to("cpu"), query_parts, parts)
         if not likelihoods:
             # The first tokens decide which temperatures are tried.
@@ -156,7 +153,7 @@ def pieces_of(
     ]
 
 
-def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
+def part_of_entries(store: Datastore) -> Array:
     """The part of the text of each entry, int32: a document, or a twentieth of a huge one."""
     tokens = store.manifest.tokens
     documents = store.documents
@@ -166,23 +163,13 @@ def part_of_entries(store: Datastore) -> npt.NDArray[np.int32]:
     for number in np.flatnonzero(documents.length > _LARGEST_SHARE * tokens).tolist():
         first, length = int(documents.first[number]), int(documents.length[number])
         begins[first : first + length : size] = 1
-    inside = np.ones(tokens, dtype=bool)
-    inside[store.contexts.first] = False
-    return np.cumsum(begins, dtype=np.int32)[inside]
+    return np.delete(np.cumsum(begins, dtype=np.int32), store.contexts.first)
 
 
-def entry_of_places(store: Datastore, places: Ints) -> Ints:
-    """Returns the entry of each token, given the token's position in `tokens.npy`."""
-    first = store.contexts.first
-    return places - np.searchsorted(first, places, side="right")
-
-
-def without_part(
-    neighbors: Neighbors, query_parts: Tensor, parts: npt.NDArray[np.int32]
-) -> Neighbors:
+def without_part(neighbors: Neighbors, query_parts: Tensor, parts: Array) -> Neighbors:
     """Replaces neighbors from the query's own part, int32 [rows], by padding."""
     neighbor_parts = torch.from_numpy(np.take(parts, neighbors.ids.numpy(), mode="clip"))
-    return neighbors.without((neighbor_parts == query_parts.unsqueeze(-1)) | ~neighbors.mask)
+    return neighbors.without(neighbor_parts == query_parts.unsqueeze(-1))
 
 
 def unrepeated_ngram(store: Datastore, seed: int = 0) -> int | None:

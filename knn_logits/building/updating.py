@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -32,10 +32,10 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import begin
 from knn_logits.store.records import IndexRecord
+from knn_logits.store.writer import TokenWriter
 
 logger = logging.getLogger(__name__)
 
-_KEYS_AT_ONCE = 65_536
 # Among four billion documents, two have the same digest by chance with probability 2^-64.
 _DIGEST_BYTES = 16
 
@@ -106,7 +106,7 @@ def add_documents(
     with begin(store.folder.resolve(), "add", keys.as_text(model, tokenizer)) as job:
         steps, store = Steps(job, model, tokenizer, keys, progress), Datastore(job.folder)
         cut = steps.cut(as_documents(documents, store.documents.ids))
-        _update(steps, store, _additions(store, cut), {})
+        _finish(steps, store, _appended(steps, store, _additions(store, cut)), [])
     return Datastore(job.folder)
 
 
@@ -157,11 +157,13 @@ def sync_documents(
     # Files may change between an unfinished call and this one, so another text is not an error.
     with begin(store.folder.resolve(), "sync", plan, overwrite=True) as job:
         steps, store = Steps(job, model, tokenizer, keys, progress), Datastore(job.folder)
-        found: dict[str, Any] = {}
-        new = _differences(store, steps.cut(as_documents(documents)), keep, force, found)
-        tokens = _update(steps, store, new, found)
-    del found["gone"]
-    return Sync(datastore=Datastore(job.folder), tokens=tokens, **found)
+        compared = _Comparison(store)
+        new = compared.differing(steps.cut(as_documents(documents)), force)
+        text = _appended(steps, store, new)
+        kept = {id for id in compared.missing if keep is not None and keep(id)}
+        _finish(steps, store, text, compared.gone(kept))
+    tokens = 0 if text is None else text.tokens - store.manifest.tokens
+    return compared.result(Datastore(job.folder), kept, tokens)
 
 
 def _opened(
@@ -181,14 +183,8 @@ def _opened(
             f"{store.folder} was imported without its sources, so documents cannot be added; "
             "rebuild it"
         )
-    keys = KeyPlan(
-        location=location,
-        windows=store.manifest.windows,
-        dtype=store.manifest.dtype,
-        batch_tokens=batch,
-        pairs=pair_tokenizer(model, tokenizer, store),
-    )
-    return store, keys
+    manifest, pairs = store.manifest, pair_tokenizer(model, tokenizer, store)
+    return store, KeyPlan(location, manifest.windows, manifest.dtype, batch, pairs)
 
 
 def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
@@ -232,60 +228,62 @@ def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
         )
 
 
-def _differences(
-    store: Datastore,
-    cut: Iterator[Cut],
-    keep: Callable[[str], bool] | None,
-    force: bool,
-    found: dict[str, Any],
-) -> Iterator[Cut]:
-    """Yields the documents that are new or changed.
+class _Comparison:
+    """Compares the documents of a datastore with given ones, which are read once."""
 
-    At the end `found` has the ids and numbers of `Sync`, and the numbers of the documents that are
-    `gone`.
-    """
-    # Documents of the datastore that no given document has matched yet. The parts of one large
-    # file share an id, and are matched one after another.
-    waiting: dict[tuple[str, bytes], deque[int]] = {}
-    for number, row, stored in _documents_of(store):
-        digest = _digest(stored, row.source, row.title, row.uri, row.metadata)
-        waiting.setdefault((row.id, digest), deque()).append(number)
-    before = dict.fromkeys(id for id, _ in waiting)
-    met: dict[str, None] = {}
-    differing: set[str] = set()
-    for document, tokens, places in cut:
-        met[document.id] = None
-        fields = document_fields(document, places, pairs=store.manifest.pairs is not None)
-        names = ("source", "title", "uri", "metadata")
-        same = waiting.get((document.id, _digest(tokens, *(fields[name] for name in names))))
-        if same:
-            same.popleft()
-            continue
-        differing.add(document.id)
-        yield document, tokens, places
-    if before and not before.keys() & met.keys() and not force:
-        raise CorpusError(
-            f"none of the {len(before):,} documents of {store.folder}, such as "
-            f"{next(iter(before))!r}, is among the {len(met):,} documents given: pass the folder "
-            "it was built from, or --force (force=True) to replace them all"
-        )
-    missing = [id for id in before if id not in met]
-    kept = {id: None for id in missing if keep is not None and keep(id)}
-    left = [(id, number) for (id, _), numbers in waiting.items() for number in numbers]
-    differing |= {id for id, _ in left}
-    found |= {
-        "added": tuple(id for id in met if id not in before),
-        "changed": tuple(id for id in met if id in before and id in differing),
-        "removed": tuple(id for id in missing if id not in kept),
-        "unchanged": sum(id in before and id not in differing for id in met),
-        "kept": tuple(kept),
-        "gone": [number for id, number in left if id not in kept],
-    }
-    if found["gone"] and store.manifest.windows.concatenate:
-        logger.warning(
-            "the documents of %s are one stream, so the remaining keys may still depend on "
-            "removed text before them; rebuild the datastore if that matters",
-            store.folder,
+    def __init__(self, store: Datastore) -> None:
+        self._store = store
+        # Documents of the datastore that no given document has matched yet. The parts of one large
+        # file share an id, and are matched one after another.
+        self._waiting: dict[tuple[str, bytes], deque[int]] = {}
+        for number, row, stored in _documents_of(store):
+            digest = _digest(stored, row.source, row.title, row.uri, row.metadata)
+            self._waiting.setdefault((row.id, digest), deque()).append(number)
+        self._before = dict.fromkeys(id for id, _ in self._waiting)
+        self._met: dict[str, None] = {}
+        self._differing: set[str] = set()
+
+    def differing(self, cut: Iterator[Cut], force: bool) -> Iterator[Cut]:
+        """Yields the documents that are new or changed."""
+        store, before, met = self._store, self._before, self._met
+        for document, tokens, places in cut:
+            met[document.id] = None
+            fields = document_fields(document, places, pairs=store.manifest.pairs is not None)
+            texts = (fields[name] for name in ("source", "title", "uri", "metadata"))
+            same = self._waiting.get((document.id, _digest(tokens, *texts)))
+            if same:
+                same.popleft()
+                continue
+            self._differing.add(document.id)
+            yield document, tokens, places
+        if before and not before.keys() & met.keys() and not force:
+            raise CorpusError(
+                f"none of the {len(before):,} documents of {store.folder}, such as "
+                f"{next(iter(before))!r}, is among the {len(met):,} documents given: pass the "
+                "folder it was built from, or --force (force=True) to replace them all"
+            )
+        self._differing |= {id for (id, _), numbers in self._waiting.items() if numbers}
+
+    @property
+    def missing(self) -> list[str]:
+        """The ids that no given document has."""
+        return [id for id in self._before if id not in self._met]
+
+    def gone(self, kept: Collection[str]) -> list[int]:
+        """The numbers of the documents that go, but those of some ids."""
+        left = ((id, numbers) for (id, _), numbers in self._waiting.items() if id not in kept)
+        return [number for _, numbers in left for number in numbers]
+
+    def result(self, store: Datastore, kept: Collection[str], tokens: int) -> Sync:
+        before, differing = self._before, self._differing
+        return Sync(
+            datastore=store,
+            added=tuple(id for id in self._met if id not in before),
+            changed=tuple(id for id in self._met if id in before and id in differing),
+            removed=tuple(id for id in self.missing if id not in kept),
+            unchanged=sum(id in before and id not in differing for id in self._met),
+            kept=tuple(id for id in self.missing if id in kept),
+            tokens=tokens,
         )
 
 
@@ -305,22 +303,40 @@ def _digest(tokens: Sequence[int] | Array, *texts: str | None) -> bytes:
     return digest.digest()
 
 
-def _update(steps: Steps, store: Datastore, new: Iterator[Cut], found: dict[str, Any]) -> int:
-    """Writes the changes of a datastore, ends the job, and returns the number of new tokens."""
-    job, base = steps.job, store.manifest
+def _appended(steps: Steps, store: Datastore, new: Iterator[Cut]) -> TokenWriter | None:
+    """Writes new documents after the text of a datastore; None if there are none."""
     first = next(new, None)
     if first is None:
-        if found.get("gone"):
-            job.commit(base, **_changed_fields(store, found))
-        else:
-            job.give_up()
-        return 0
-    if not store.has_keys and base.on_demand is None:
+        return None
+    if not store.has_keys and store.manifest.on_demand is None:
         raise DatastoreError(
             f"{store.folder} was published without keys, so documents cannot be added; rebuild "
             "the datastore"
         )
-    text = steps.append(chain([first], new), store)
+    return steps.append(chain([first], new), store)
+
+
+def _finish(
+    steps: Steps, store: Datastore, text: TokenWriter | None, gone: Collection[int]
+) -> None:
+    """Writes the keys and all that depends on the changes of a datastore, and ends the job."""
+    job, base = steps.job, store.manifest
+    if gone and base.windows.concatenate:
+        logger.warning(
+            "the documents of %s are one stream, so the remaining keys may still depend on "
+            "removed text before them; rebuild the datastore if that matters",
+            store.folder,
+        )
+    changed: dict[str, Any] = {
+        "removed": tuple(sorted({*base.removed, *gone})),
+        "settings": base.settings.model_copy(update={"stale": True}),
+    }
+    if text is None:
+        if gone:
+            job.commit(base, **changed)
+        else:
+            job.give_up()
+        return
     contexts = text.contexts()
     if base.on_demand is None:
         with evaluating(steps.model):
@@ -338,7 +354,7 @@ def _update(steps: Steps, store: Datastore, new: Iterator[Cut], found: dict[str,
         entries=contexts.entries,
         documents=len(text.records),
         tokens=text.tokens,
-        **_changed_fields(store, found),
+        **changed,
     )
     grown = Datastore.unfinished(store.folder, manifest)
     if store.suffixes is not None:
@@ -349,15 +365,6 @@ def _update(steps: Steps, store: Datastore, new: Iterator[Cut], found: dict[str,
         index, record = _extended_index(store, grown, steps.progress)
         write_index(job, index, record)
     job.commit(manifest, index=record, encoder=encoder)
-    return text.tokens - base.tokens
-
-
-def _changed_fields(store: Datastore, found: dict[str, Any]) -> dict[str, Any]:
-    base = store.manifest
-    return {
-        "removed": tuple(sorted({*base.removed, *found.get("gone", ())})),
-        "settings": base.settings.model_copy(update={"stale": True}),
-    }
 
 
 def _extended_index(
@@ -369,6 +376,6 @@ def _extended_index(
     # A format that cannot be checked is not read here: only a user who asks for it trusts it.
     index: Any = whole_index(store)
     progress(f"index {record.factory}", 0, None)
-    for batch in grown.key_batches(_KEYS_AT_ONCE, len(store)):
+    for batch in grown.key_batches(len(store)):
         index.add(batch)
     return index, measured(grown, index, record, progress)

@@ -103,7 +103,7 @@ def _listing(datastore: Datastore) -> list[dict[str, Any]]:
 
 
 def _kind_of_gate(datastore: Datastore) -> str | None:
-    saved = datastore.gate_arrays()
+    saved = datastore.gate_arrays
     return None if saved is None else saved[1].get("gate")
 
 

@@ -14,10 +14,10 @@ from knn_logits.hub.card import card
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.hub_client import (
+    LIBRARY,
     REPO_TYPE,
     HubName,
     asking,
-    client,
     endpoint,
     hub_name,
 )
@@ -67,6 +67,8 @@ def push_to_hub(
         DamagedError: when a file differs from the manifest.
         HubError: when the Hub refuses it or cannot be reached.
     """
+    from huggingface_hub import HfApi
+
     name = hub_name(repo)
     if name is None:
         raise ConfigError(f"{repo!r} is not a valid Hub name: use org/name")
@@ -79,7 +81,7 @@ def push_to_hub(
         layout.MANIFEST: manifest.to_bytes(),
     }
     with asking(name):
-        api = client(token)
+        api = HfApi(token=token, **LIBRARY)
         api.create_repo(name.repo, repo_type=REPO_TYPE, private=private, exist_ok=True)
         if name.revision is not None:
             api.create_branch(name.repo, branch=name.revision, repo_type=REPO_TYPE, exist_ok=True)

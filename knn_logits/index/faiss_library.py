@@ -69,8 +69,8 @@ def make_empty(factory: str, dim: int, metric: Metric) -> Any:
     return index
 
 
-def read_ivfpq(path: Path) -> tuple[FaissIndex, str]:
-    """Reads an IVFPQ index from FAISS's own format; returns it with its factory string.
+def read_ivfpq(path: Path) -> tuple[Any, str, Metric]:
+    """Reads an index from FAISS's own format; returns it, its factory string and its metric.
 
     FAISS bounds its counts, but does not check ids: `plain_arrays.from_arrays` does.
 
@@ -91,7 +91,13 @@ def read_ivfpq(path: Path) -> tuple[FaissIndex, str]:
             f"{path} cannot be read as an IVFPQ index ({reason}); if the keys are available, build "
             "another index with --index"
         ) from error
-    return FaissIndex(index, metric), f"IVF{index.nlist},PQ{index.pq.M}x{index.pq.nbits}"
+    return index, f"IVF{index.nlist},PQ{index.pq.M}x{index.pq.nbits}", metric
+
+
+def list_sizes(index: Any) -> Array:
+    """The number of keys in each inverted list of an index of FAISS, int64 [lists]."""
+    lists = index.invlists
+    return np.array([lists.list_size(number) for number in range(index.nlist)], np.int64)
 
 
 def precompute(index: Any) -> None:
@@ -157,13 +163,8 @@ class FaissIndex:
         self.raw = index  # the index of FAISS
         precompute(index)
         self._can_range = not isinstance(index, self._faiss.IndexIVFRaBitQ)
-        self._filled = max(1, int(np.count_nonzero(self.list_sizes())))
+        self._filled = max(1, int(np.count_nonzero(list_sizes(index))))
         self.nprobe = nprobe
-
-    def list_sizes(self) -> Array:
-        """The number of keys in each inverted list, int64 [lists]."""
-        lists = self.raw.invlists
-        return np.array([lists.list_size(number) for number in range(self.raw.nlist)], np.int64)
 
     @property
     def nprobe(self) -> int | None:

@@ -7,7 +7,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,7 +30,6 @@ from knn_logits.store.layout import CANARY_KEYS
 
 logger = logging.getLogger(__name__)
 
-KEYS_AT_ONCE = 65_536
 # The most objects kept for a datastore: its index, indexes without some documents, and pointers.
 _CACHED = 8
 _T = TypeVar("_T")
@@ -130,7 +128,7 @@ def index_from_keys(
     """Makes an index of a datastore's keys, with `train_size` and `nprobe` of the settings."""
     manifest, size = store.manifest, len(store)
     kind = Kind(factory, manifest.dim, manifest.metric)
-    batches = store.key_batches(KEYS_AT_ONCE)  # without keys this is an error
+    batches = store.key_batches()  # without keys this is an error
     if not kind.approximate:
         return ExactIndex.from_batches(batches, size, kind.dim, kind.metric, device)
     wanted = config.train_size or choose_train_size(size, kind.lists)
@@ -194,7 +192,7 @@ def whole_index(
     threads: int | None = None,
 ) -> Index:
     """Opens the index over all entries, also removed ones."""
-    kind, nprobe, saved = kind_of(store), store.manifest.index.nprobe, store.index_arrays()
+    kind, nprobe, saved = kind_of(store), store.manifest.index.nprobe, store.index_arrays
     if saved is not None:
         return plain_arrays.from_arrays(saved, kind, len(store), nprobe=nprobe, threads=threads)
     return index_from_keys(store, kind.factory, IndexConfig(), device=device)
@@ -228,7 +226,7 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
         return opened.keys(ids)
 
     return CompactIndex(
-        partial(store.key_batches, KEYS_AT_ONCE),
+        store.key_batches,
         size,
         dim,
         store.manifest.metric,

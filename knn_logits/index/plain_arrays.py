@@ -9,19 +9,26 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.errors import DamagedError
-from knn_logits.index.faiss_library import FaissIndex, faiss_module, faiss_reason, make_empty
+from knn_logits.index.faiss_library import (
+    FaissIndex,
+    faiss_module,
+    faiss_reason,
+    list_sizes,
+    make_empty,
+)
 from knn_logits.index.kinds import Kind
 
 
-def to_arrays(index: FaissIndex) -> dict[str, Array]:
-    faiss, inner = faiss_module(), index.raw
+def to_arrays(inner: Any) -> dict[str, Array]:
+    """The plain arrays of an index of FAISS."""
+    faiss = faiss_module()
     quantizer = faiss.downcast_index(inner.quantizer)
     arrays: dict[str, Array] = {"centroids": faiss.vector_to_array(quantizer.codes)}
     if isinstance(inner, faiss.IndexIVFScalarQuantizer):
         arrays["trained"] = faiss.vector_to_array(inner.sq.trained)
     if isinstance(inner, faiss.IndexIVFPQ):
         arrays["codebooks"] = faiss.vector_to_array(inner.pq.centroids)
-    sizes = index.list_sizes()
+    sizes = list_sizes(inner)
     ids = np.empty(int(sizes.sum()), np.int64)
     codes = np.empty((len(ids), int(inner.code_size)), np.uint8)
     first = 0

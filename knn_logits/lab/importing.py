@@ -176,9 +176,9 @@ def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> tuple[FaissI
         return None
     progress("reading the index", 0, None)
     try:
-        old, factory = read_ivfpq(files.index)
-        kind, arrays = Kind(factory, old.dim, old.metric), plain_arrays.to_arrays(old)
-        old = plain_arrays.from_arrays(arrays, kind, old.size, nprobe=old.nprobe)
+        raw, factory, metric = read_ivfpq(files.index)
+        kind, arrays = Kind(factory, raw.d, metric), plain_arrays.to_arrays(raw)
+        old = plain_arrays.from_arrays(arrays, kind, raw.ntotal, nprobe=raw.nprobe)
     except (DamagedError, ConfigError) as error:
         if files.keys is None:
             raise

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from knn_logits.arrays import Array, Ints
 from knn_logits.building.settings_choice import (
-    entry_of_places,
     part_of_entries,
     pieces_of,
     sample_size,
@@ -121,7 +120,7 @@ def read_held(
     ]
     states, targets, log_p_lm = [], [], []
     for scored in score_blocks(model, location, pieces_of(store, windows), 1 << 30, progress):
-        inside = torch.from_numpy(held[entry_of_places(store, scored.places)])
+        inside = torch.from_numpy(held[store.contexts.entries_at(scored.places)])
         states.append(scored.states.detach().float().cpu()[inside])
         targets.append(scored.targets[inside])
         log_p_lm.append(scored.log_p_lm[inside])

@@ -101,7 +101,7 @@ def resolve_settings(
 
 def stored_gate(store: Datastore) -> FittedGate | None:
     """Reads the gate of a datastore; None if the datastore has no gate."""
-    saved = store.gate_arrays()
+    saved = store.gate_arrays
     if saved is None:
         return None
     arrays, about = saved

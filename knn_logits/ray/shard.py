@@ -20,7 +20,7 @@ from knn_logits.store.datastore import Datastore
 # Distances and ids, [rows, k] each.
 Neighborhood = tuple[Array, Array]
 
-_KEYS_AT_ONCE, _ROWS_AT_ONCE = 65_536, 1 << 20
+_ROWS_AT_ONCE = 1 << 20
 
 
 class Shard:
@@ -53,9 +53,9 @@ class Shard:
                 "machines, or copy it to all of them again"
             )
         kind, first, last = kind_of(store), self._first, self._last
-        arrays = store.index_arrays()
+        arrays = store.index_arrays
         if arrays is None:
-            keys = store.key_batches(_KEYS_AT_ONCE, first, last)
+            keys = store.key_batches(first, last)
             index: Index = ExactIndex.from_batches(keys, last - first, kind.dim, kind.metric)
         else:
             part = {**arrays, **cut_lists(arrays, first, last)}

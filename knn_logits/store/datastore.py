@@ -14,7 +14,7 @@ from knn_logits.errors import DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
-from knn_logits.store.documents import Contexts, Documents, Passage, map_documents, read_documents
+from knn_logits.store.documents import Contexts, Documents, Passage
 from knn_logits.store.files import hub_repo_of, map_array, map_arrays, read_arrays
 from knn_logits.store.hub_client import Remote, hub_name, needed
 from knn_logits.store.manifest import Manifest, read_manifest
@@ -22,6 +22,9 @@ from knn_logits.store.spans import Span, find_spans
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+KEYS_AT_ONCE = 65_536
 
 
 class Datastore:
@@ -38,7 +41,11 @@ class Datastore:
         manifest: The content of `datastore.json`.
         remote: The place on the Hub that it was fetched from; None for a folder.
         tokens: The tokens of all documents in order, int32 [tokens].
+        documents: The documents, in the order of their tokens.
+        contexts: The contexts of the text, which are spans of tokens.
         clusters: The cluster of each entry, int32 [entries]; None if there are no clusters.
+        index_arrays: The index's plain arrays by name; None if it is made of the keys.
+        gate_arrays: The arrays and the metadata of the gate; None without a gate.
         suffixes: uint32 [tokens - documents], from `suffix_order`; None when it was not made.
     """
 
@@ -58,6 +65,7 @@ class Datastore:
                 if problems:
                     raise DamagedError(problems[0])
                 self._open()
+                verification.check_together(self)
                 return
             except (DamagedError, OSError) as error:
                 # A job may have ended meanwhile and replaced files that the old manifest names.
@@ -75,16 +83,19 @@ class Datastore:
         """Opens every file, so that a later change of the folder does not affect this object."""
         manifest = self.manifest
         self.tokens = map_array(self._path("tokens"), "int32", (manifest.tokens,))
-        self._documents_file = map_documents(self._path("documents"))
+        path, pairs = self._path("documents"), manifest.pairs is not None
+        self.documents = Documents(path, manifest.documents, manifest.tokens, pairs=pairs)
+        concatenate = manifest.windows.concatenate
+        self.contexts = Contexts(self.documents.first, manifest.tokens, concatenate)
         self._open_later()
         self.clusters = manifest.array(self.folder, "clusters")
         self.suffixes = manifest.array(self.folder, "suffixes")
         self.checks = read_arrays(self._path("checks"))[0] if manifest.file("checks") else {}
-        self._index = map_arrays(self._path("index"))[0] if manifest.file("index") else None
+        self.index_arrays = map_arrays(self._path("index"))[0] if manifest.file("index") else None
         encoded = map_arrays(self._path("vectors"))[0] if manifest.file("vectors") else {}
         # The vectors of the sentences, float16 [vectors, dim], and their number in each document.
         self.vectors, self.vector_counts = self._vectors_of(encoded)
-        self._gate = read_arrays(self._path("gate")) if manifest.file("gate") else None
+        self.gate_arrays = read_arrays(self._path("gate")) if manifest.file("gate") else None
 
     def _vectors_of(self, arrays: dict[str, Array]) -> tuple[Array | None, Array]:
         vectors, counts = arrays.get(layout.VECTORS), arrays.get(layout.VECTOR_COUNTS)
@@ -155,12 +166,8 @@ class Datastore:
         hub = hub_name(name)
         if hub is None:
             return cls(name, progress=progress)
-        remote = Remote.find(
-            hub,
-            cache_dir=None if cache_dir is None else Path(cache_dir),
-            token=token,
-            local_files_only=local_files_only,
-        )
+        access = {"cache_dir": cache_dir, "token": token, "local_files_only": local_files_only}
+        remote = Remote.find(hub, **access)
         manifest = remote.manifest()
         remote.fetch(needed(manifest), manifest, progress)
         return cls(remote.folder, progress=progress, remote=remote)
@@ -197,20 +204,6 @@ class Datastore:
             return True
 
     @cached_property
-    def documents(self) -> Documents:
-        """The documents, in the order of their tokens."""
-        manifest = self.manifest
-        path, data = self._path("documents"), self._documents_file
-        pairs = manifest.pairs is not None
-        return read_documents(path, data, manifest.documents, manifest.tokens, pairs=pairs)
-
-    @cached_property
-    def contexts(self) -> Contexts:
-        """The contexts of the text, which are spans of tokens."""
-        manifest = self.manifest
-        return Contexts(self.documents.first, manifest.tokens, manifest.windows.concatenate)
-
-    @cached_property
     def values(self) -> Tensor:
         """The token of each entry, int32 [entries]."""
         # Loading torch takes two seconds, and who only reads the files does not need it.
@@ -239,9 +232,9 @@ class Datastore:
     @cached_property
     def goes_on(self) -> Array:
         """Whether the next entry follows in the same document, bool [entries]."""
-        document = self.contexts.document_of_entries(self.documents.length)
-        same: Array = np.append(document, -1)[1:] == document
-        return same
+        ends = np.zeros(self.manifest.tokens, bool)
+        ends[self.documents.first + self.documents.length - 1] = True
+        return ~np.delete(ends, self.contexts.first)
 
     @property
     def has_keys(self) -> bool:
@@ -277,13 +270,10 @@ class Datastore:
         self.remote.fetch(records, self.manifest, progress)
         self._open_later()
 
-    def _all_shards(self) -> list[Array]:
-        self.fetch_keys()
-        return self._shards
-
     def keys(self, ids: Array) -> Array:
         """Returns the keys of the entries `ids`, int64 [...], as [..., dim] in stored precision."""
-        shards, flat = self._all_shards(), np.asarray(ids).reshape(-1)
+        self.fetch_keys()
+        shards, flat = self._shards, np.asarray(ids).reshape(-1)
         if len(shards) == 1:
             # A plain view is faster to index than a memory map, and `take` is faster still.
             only: Array = np.take(np.asarray(shards[0]), flat, axis=0)
@@ -297,36 +287,25 @@ class Datastore:
         return out.reshape(*np.shape(ids), self.manifest.dim)
 
     def key_batches(
-        self, size: int, first_entry: int = 0, end: int | None = None
+        self, first_entry: int = 0, end: int | None = None, size: int = KEYS_AT_ONCE
     ) -> Iterator[Array]:
         """Yields the keys of the entries before `end` in order, float32 [`size`, dim] at a time.
 
         Raises:
             DatastoreError: when there are no keys. It is raised before the iteration.
         """
-        shards, last = self._all_shards(), len(self) if end is None else end
+        self.fetch_keys()
+        last = len(self) if end is None else end
 
         def batches() -> Iterator[Array]:
             start = 0
-            for shard in shards:
+            for shard in self._shards:
                 inside = shard[max(0, first_entry - start) : max(0, last - start)]
                 for row in range(0, len(inside), size):
                     yield np.array(inside[row : row + size], dtype=np.float32)
                 start += len(shard)
 
         return batches()
-
-    def index_arrays(self) -> dict[str, Array] | None:
-        """The index's plain arrays by name, mapped read-only; None if there is no such file."""
-        return self._index
-
-    def gate_arrays(self) -> tuple[dict[str, Array], dict[str, str]] | None:
-        """The arrays and the metadata of the gate; None if there is no such file."""
-        return self._gate
-
-    def take_gate(self, other: Datastore) -> None:
-        """Uses the gate of another datastore of the same model, in this object only."""
-        self._gate = other._gate
 
     def passage(self, entry: int, before: int = 24, after: int = 12) -> Passage:
         """Returns the text around an entry, within its document. A learned row has only its token.

@@ -6,10 +6,9 @@ context, unless all were joined into one; a context's first token is no entry.
 
 from __future__ import annotations
 
-import itertools
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +23,6 @@ from knn_logits.locks import cached_property
 from knn_logits.store.blocks import TokenBlock, TokenPlace, parsed
 from knn_logits.store.files import first_problem, replacing
 
-_NAMES = ("id", "title", "uri")
 # The most characters of an id, which is a path or an address at most. Titles and uris may be longer
 # and are cut where they are shown.
 _LONGEST_ID = 4096
@@ -87,15 +85,35 @@ _CACHED_RECORDS = 4096
 
 
 class Documents:
-    """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
+    """The table of documents, by number: lines of JSON, which are parsed when they are needed.
 
-    def __init__(
-        self, data: Array, ends: Ints, lengths: Ints, row: TypeAdapter[tuple[Any, ...]]
-    ) -> None:
-        self._data, self._ends, self._row = data, ends, row
+    Its `rows` documents must cover all tokens without a gap.
+    """
+
+    def __init__(self, path: Path, rows: int, tokens: int, *, pairs: bool) -> None:
+        empty = path.stat().st_size == 0
+        # A plain view is faster to slice than a memory map.
+        self._data: Array = np.asarray([] if empty else np.memmap(path, np.uint8, "r"), np.uint8)
+        self._ends: Ints = np.append(0, np.flatnonzero(self._data == ord("\n")) + 1)
+        self._row = _PAIR if pairs else _ROW
         self._records: dict[int, DocumentRecord] = {}
-        self.length = lengths
-        self.first: Ints = np.cumsum(lengths) - lengths
+        lines = len(self._ends) - 1
+        try:
+            if lines != rows or rows > tokens or len(self._data) != self._ends[-1]:
+                raise ValueError(f"it has {lines} lines for {rows} documents of {tokens} tokens")
+            lengths = [self._parsed(number)[0] for number in range(rows)]
+            if sum(lengths) != tokens:
+                raise ValueError("its documents do not cover all tokens")
+        except ValueError as error:
+            raise DamagedError(
+                f"{path} cannot be read: {' '.join(first_problem(error).split())[:300]}; rebuild it"
+            ) from error
+        self.length: Ints = np.array(lengths, np.int64)
+        self.first: Ints = np.cumsum(self.length) - self.length
+
+    def _parsed(self, number: int) -> tuple[Any, ...]:
+        line = self._data[self._ends[number] : self._ends[number + 1]]
+        return self._row.validate_json(line.tobytes())
 
     def __len__(self) -> int:
         return len(self.length)
@@ -104,46 +122,34 @@ class Documents:
         number = range(len(self))[number]
         record = self._records.get(number)
         if record is None:
-            start = int(self._ends[number - 1]) if number else 0
-            row = self._row.validate_json(self._data[start : self._ends[number]].tobytes())
-            record = DocumentRecord(int(self.first[number]), *row)
+            record = DocumentRecord(int(self.first[number]), *self._parsed(number))
             if len(self._records) < _CACHED_RECORDS:
                 self._records[number] = record
         return record
 
     @cached_property
-    def _columns(self) -> dict[str, list[str | None]]:
-        columns: dict[str, list[str | None]] = {name: [] for name in _NAMES}
-        for number in range(len(self)):
-            record = self[number]
-            for name, column in columns.items():
-                column.append(getattr(record, name))
-        return columns
+    def _names(self) -> list[tuple[Any, ...]]:
+        """The id, the title and the uri of each document."""
+        return [self._parsed(number)[1:4] for number in range(len(self))]
 
     @property
     def ids(self) -> list[str]:
-        return [name or "" for name in self._columns["id"]]
+        return [id for id, _, _ in self._names]
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
         """The sources of some documents, which are pairs."""
         return [self[number].source or "" for number in numbers]
 
-    def numbers_of(self, id: str) -> list[int]:
-        return self._numbers("id", lambda value: value == id)
-
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:
         """Numbers of the documents with an id, or else with that title, or else with that uri."""
         name = normalize("NFC", name)
-        matches = [
-            self._numbers(column, lambda value: normalize("NFC", value) == name)
-            for column in _NAMES
-        ]
+        matches: list[list[int]] = [[], [], []]
+        for number, names in enumerate(self._names):
+            for numbers, value in zip(matches, names, strict=True):
+                if value is not None and normalize("NFC", value) == name:
+                    numbers.append(number)
         left = ([number for number in numbers if number not in removed] for numbers in matches)
         return next((numbers for numbers in (*left, *matches) if numbers), [])
-
-    def _numbers(self, column: str, fits: Callable[[str], bool]) -> list[int]:
-        values = enumerate(self._columns[column])
-        return [number for number, value in values if value is not None and fits(value)]
 
     def at_token(self, position: int) -> int:
         """Number of the document that holds the token at a position."""
@@ -162,29 +168,6 @@ def write_documents(path: Path, documents: Sequence[DocumentRecord]) -> None:
             values = [row.length, row.id, row.title, row.uri, row.metadata]
             values += [] if row.source is None else [row.source]
             file.write(f"{json.dumps(values, ensure_ascii=False)}\n".encode())
-
-
-def map_documents(path: Path) -> Array:
-    """Maps the table of documents into memory, uint8 [bytes]."""
-    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
-
-
-def read_documents(path: Path, data: Array, rows: int, tokens: int, *, pairs: bool) -> Documents:
-    """Reads the mapped table of `rows` documents, which must cover all tokens without a gap."""
-    row = _PAIR if pairs else _ROW
-    try:
-        ends = np.flatnonzero(data == ord("\n")) + 1
-        if len(ends) != rows or rows > tokens or len(data) != (ends[-1] if rows else 0):
-            raise ValueError(f"it has {len(ends)} lines for {rows} documents of {tokens} tokens")
-        bounds = itertools.pairwise([0, *ends.tolist()])
-        lengths = [row.validate_json(data[start:end].tobytes())[0] for start, end in bounds]
-        if sum(lengths) != tokens:
-            raise ValueError("its documents do not cover all tokens")
-    except ValueError as error:
-        raise DamagedError(
-            f"{path} cannot be read: {' '.join(first_problem(error).split())[:300]}; rebuild it"
-        ) from error
-    return Documents(data, ends, np.array(lengths, np.int64), row)
 
 
 @dataclass(frozen=True)
@@ -212,9 +195,13 @@ class Contexts:
             [np.arange(a, a + n, dtype=np.int64) for a, n in zip(first, length, strict=True)]
             or [np.empty(0, np.int64)]
         )
-        context = np.searchsorted(self.first, tokens, side="right") - 1
-        entries: Ints = tokens - 1 - context
-        return entries[tokens != self.first[context]] if len(tokens) else tokens
+        context = self.first.searchsorted(tokens, side="right") - 1
+        return self.entries_at(tokens[tokens != self.first[context]])
+
+    def entries_at(self, tokens: Ints) -> Ints:
+        """The entries of tokens at some positions, none of which begins a context, int64."""
+        entries: Ints = tokens - self.first.searchsorted(tokens, side="right")
+        return entries
 
     def token_of(self, entry: int) -> int:
         """The position of an entry's token in `tokens.npy`."""
@@ -227,11 +214,6 @@ class Contexts:
         number = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)
         entries: Ints = np.repeat(self.first_entry, windows) + number * window
         return entries
-
-    def document_of_entries(self, length: Ints) -> Ints:
-        """The number of each entry's document, int64 [entries], for the documents' lengths."""
-        documents: Ints = np.delete(np.repeat(np.arange(len(length)), length), self.first)
-        return documents
 
 
 def row_of_token(values: Array, entry: int) -> tuple[int, int]:

@@ -56,12 +56,9 @@ def regular_file(path: Path) -> os.stat_result:
 
 def open_file(path: Path) -> BufferedReader:
     """Opens a regular file for reading. Opening a pipe would wait for a writer."""
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
+    if path.exists() and not path.is_file():
         raise DamagedError(f"{path} is not a regular file; remove it")
-    return open(handle, "rb")  # noqa: PTH123 (it is a number)
+    return path.open("rb")
 
 
 def hub_repo_of(folder: Path) -> str | None:
@@ -236,10 +233,9 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_array(path: Path, array: Array) -> None:
-    array = np.ascontiguousarray(array)
     with replacing(path) as file:
         file.write(array_header(array.dtype, array.shape))
-        _write_data(file, array)
+        write_data(file, array)
 
 
 def array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
@@ -255,7 +251,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     # The writer of safetensors leaves a file of another name where it is killed, and shuffles.
     # Arrays of wide numbers come first, so that each array is aligned and can be mapped.
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
-    stored = {name: np.ascontiguousarray(arrays[name]) for name in order}
+    stored = {name: arrays[name] for name in order}
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name, array in stored.items():
@@ -268,12 +264,13 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in stored.values():
-            _write_data(file, array)
+            write_data(file, array)
 
 
-def _write_data(file: IO[bytes], array: Array) -> None:
+def write_data(file: IO[bytes], array: Array) -> None:
+    """Writes the numbers of an array, row by row."""
     if array.size:
-        file.write(array.reshape(-1).view(np.uint8).data)
+        file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 @contextmanager

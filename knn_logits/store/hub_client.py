@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from knn_logits._version import __version__
 from knn_logits.errors import ConfigError, DamagedError, HubError, KNNLogitsError, StorageError
@@ -24,6 +24,8 @@ from knn_logits.store.verification import check_file
 # Datastores live in repositories of this kind.
 REPO_TYPE = "dataset"
 TAG = "knn-logits"
+# The name and the version that the client tells the Hub.
+LIBRARY: dict[str, Any] = {"library_name": TAG, "library_version": __version__}
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([^\s@]{{1,200}}))?")
 _COMMIT = re.compile("[0-9a-f]{40}")
@@ -69,17 +71,6 @@ def hub_name(text: str | os.PathLike[str]) -> HubName | None:
     return HubName(match[1], revision)
 
 
-def client(token: str | bool | None = None) -> Any:
-    from huggingface_hub import HfApi
-
-    return HfApi(token=token, **identity())
-
-
-def identity() -> dict[str, Any]:
-    names = {"library_name": TAG, "library_version": __version__}
-    return {**names, "user_agent": "datastore-format/1"}
-
-
 def endpoint() -> str:
     from huggingface_hub import constants
 
@@ -96,6 +87,7 @@ def _check_answer(response: Any) -> None:
     if question is None:
         return
     name, most = question
+    too_large = f"is larger than the {most:,} bytes that it may have"
     if response.request.method == "HEAD":
         headers = response.headers
         commit, asked = headers.get("X-Repo-Commit"), name.revision or ""
@@ -108,25 +100,21 @@ def _check_answer(response: Any) -> None:
             raise _refusal(name, "has a malformed tag (ETag)")
         size = headers.get("X-Linked-Size") or headers.get("Content-Length")
         if size is not None and not (size.isdecimal() and int(size) <= most):
-            raise _refusal(name, f"is larger than the {most:,} bytes that it may have")
+            raise _refusal(name, too_large)
         # hf_xet would fetch the file itself, from any host and of any size.
         for header in [header for header in headers if header.lower().startswith("x-xet")]:
             del headers[header]
-    response.iter_bytes = _bounded(response.iter_bytes, name, most)
+    chunks = response.iter_bytes
 
-
-def _bounded(
-    chunks: Callable[..., Iterator[bytes]], name: HubName, most: int
-) -> Callable[..., Iterator[bytes]]:
-    def read(*args: Any, **options: Any) -> Iterator[bytes]:
+    def bounded(*args: Any, **options: Any) -> Iterator[bytes]:
         arrived = 0
         for chunk in chunks(*args, **options):
             arrived += len(chunk)
             if arrived > most:
-                raise _refusal(name, f"is larger than the {most:,} bytes that it may have")
+                raise _refusal(name, too_large)
             yield chunk
 
-    return read
+    response.iter_bytes = bounded
 
 
 def _refusal(name: HubName, reason: str) -> HubError:
@@ -224,17 +212,14 @@ class Remote:
             path = _download(self.pinned, record.name, record.bytes, self.access, count)
             try:
                 check_file(path, record, manifest)
-            except DamagedError:
-                self._reject(record)
-
-    def _reject(self, record: FileRecord) -> NoReturn:
-        # The manifest may be the wrong one of the two, so it is fetched again as well.
-        _drop(self.folder / record.name)
-        _drop(self.folder / layout.MANIFEST)
-        raise DamagedError(
-            f"{record.name} of {self.pinned} does not match its manifest (size or SHA-256) and "
-            "was deleted: try again, use another revision, or contact its publisher"
-        )
+            except DamagedError as error:
+                # The manifest may be the wrong one of the two, so it is fetched again as well.
+                _drop(self.folder / record.name)
+                _drop(self.folder / layout.MANIFEST)
+                raise DamagedError(
+                    f"{record.name} of {self.pinned} does not match its manifest (size or SHA-256) "
+                    "and was deleted: try again, use another revision, or contact its publisher"
+                ) from error
 
 
 def needed(manifest: Manifest) -> list[FileRecord]:
@@ -261,7 +246,7 @@ def _download(
         def update(self, n: float | None = 1) -> None:
             count(int(n or 0))
 
-    options: dict[str, Any] = {**access, **identity(), "tqdm_class": Bar}
+    options: dict[str, Any] = {**access, **LIBRARY, "tqdm_class": Bar}
     with asking(name, most):
         return Path(
             hf_hub_download(name.repo, file, repo_type=REPO_TYPE, revision=name.revision, **options)

@@ -58,10 +58,6 @@ class Job:
     overwrite: bool = False  # whether the files of an unfinished job may be deleted
 
     @property
-    def generation(self) -> int:
-        return self.journal.generation
-
-    @property
     def files(self) -> tuple[FileRecord, ...]:
         return self.journal.files
 
@@ -75,7 +71,7 @@ class Job:
         return sum(shard.shape[0] for shard in self.shards if shard.shape)
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
-        return self.folder / layout.file_name(kind, self.generation, shard)
+        return self.folder / layout.file_name(kind, self.journal.generation, shard)
 
     def file(self, kind: layout.Kind) -> FileRecord | None:
         return next((file for file in self.files if file.kind == kind), None)
@@ -88,7 +84,7 @@ class Job:
         unchanged = [file for file in old.files if file.kind not in replaced]
         files = [*(file for file in unchanged if file not in self.files), *self.files]
         files.sort(key=lambda file: layout.KINDS.index(file.kind or "checks"))
-        changed |= {"generation": self.generation, "files": tuple(files)}
+        changed |= {"generation": self.journal.generation, "files": tuple(files)}
         return old.model_copy(update=changed)
 
     def drop(self, *kinds: layout.Kind) -> None:
@@ -139,11 +135,9 @@ class Job:
         write_bytes(self.folder / layout.JOURNAL, journal.model_dump_json(indent=1).encode())
         self.journal = journal
 
-    def commit(
-        self, old: Manifest, *, without: Collection[layout.Kind] = (), **changed: Any
-    ) -> None:
+    def commit(self, old: Manifest, **changed: Any) -> None:
         """Writes the manifest that `manifest` makes, and deletes all files that it lacks."""
-        manifest = self.manifest(old, without=without, **changed)
+        manifest = self.manifest(old, **changed)
         manifest.write(self.folder)
         try:
             _clear(self.folder, _names(manifest))

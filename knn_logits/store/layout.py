@@ -83,7 +83,6 @@ def kind_of(name: str) -> Kind | None:
 
 TOKENS = file_name("tokens")
 DOCUMENTS = file_name("documents")
-INDEX = file_name("index")
 CHECKS = file_name("checks")
 
 

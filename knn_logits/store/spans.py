@@ -62,28 +62,21 @@ def find_spans(
 ) -> list[Span]:
     """See `Datastore.trace`."""
     needs_text(store.manifest, store.folder, "a trace")
-    found: dict[tuple[int, int], Span] = {}
-    counted: set[tuple[int, tuple[int, ...]]] = set()
+    # The number of tokens of each span, and the places of its first.
+    found: dict[tuple[int, int], tuple[int, Ints]] = {}
     # Inside a document the first word mostly follows a space, which is part of many tokens.
     for space in ("", " ") if text and not text[0].isspace() else ("",):
         ids, offsets = _cut(tokenizer, space + text)
         for first, end, places in longest_spans(store, ids, least):
             place = max(0, offsets[first][0] - len(space)), offsets[end - 1][1] - len(space)
-            if (place[1], tuple(ids[first:end])) in counted:
-                continue
-            counted.add((place[1], tuple(ids[first:end])))
-            count, occurrences = len(places), _occurrences(store.documents, places, documents)
-            if place in found:
-                count += found[place].count
-                occurrences = (*found[place].occurrences, *occurrences)[:documents]
-            found[place] = Span(*place, text[slice(*place)], end - first, count, occurrences)
-    spans = sorted(found.values(), key=lambda span: (span.start, -span.end))
-    inside = 0
-    outer = []
-    for span in spans:
-        if span.end > inside:
-            outer.append(span)
-            inside = span.end
+            _, others = found.get(place, (0, places))
+            found[place] = end - first, np.union1d(others, places)
+    outer: list[Span] = []
+    for start, stop in sorted(found, key=lambda place: (place[0], -place[1])):
+        if not outer or stop > outer[-1].end:
+            tokens, places = found[start, stop]
+            occurrences = _occurrences(store.documents, places, documents)
+            outer.append(Span(start, stop, text[start:stop], tokens, len(places), occurrences))
     return outer
 
 

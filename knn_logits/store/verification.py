@@ -9,6 +9,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +18,18 @@ from knn_logits.errors import DamagedError
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
-from knn_logits.store.documents import Contexts, map_documents, read_documents
 from knn_logits.store.files import (
     HASH_CHUNK,
     hub_repo_of,
     map_array,
     open_file,
-    read_arrays,
     regular_file,
 )
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import FileRecord
+
+if TYPE_CHECKING:
+    from knn_logits.store.datastore import Datastore
 
 # A power of two and a multiple of every dtype's size.
 _CHUNK = HASH_CHUNK // 4
@@ -37,21 +39,17 @@ _ADVICE = "get the datastore again, or build it again"
 _LARGE_KINDS, _READ_BYTES = ("keys", "index", "vectors"), 16 << 20
 
 
-def _required_files(folder: Path, manifest: Manifest) -> list[FileRecord]:
-    """The files that must be in a folder. A download may still lack its keys."""
-    here = hub_repo_of(folder) is None
-    shards = [] if here else manifest.key_shards
-    return [file for file in manifest.files if file not in shards or (folder / file.name).exists()]
-
-
 def damage(
     folder: Path, manifest: Manifest, progress: Progress = no_progress, *, full: bool = True
 ) -> list[str]:
-    """Lists what is wrong with a datastore's files, one line each.
+    """Lists what is wrong with each of a datastore's files, one line each.
 
     Without `full`, keys, an index and vectors are read in files of at most 16 MiB only.
     """
-    records, problems = _required_files(folder, manifest), []
+    # A download may still lack its keys.
+    lacks = [] if hub_repo_of(folder) is None else manifest.key_shards
+    records = [one for one in manifest.files if one not in lacks or (folder / one.name).exists()]
+    problems = []
     count = counter(progress, "verifying", sum(record.bytes for record in records))
     for record in records:
         path = folder / record.name
@@ -62,11 +60,6 @@ def damage(
             problems.append(str(error))
         except OSError as error:
             problems.append(f"{path} cannot be read ({error.strerror}); {_ADVICE}")
-    if not problems:
-        try:
-            _check_together(folder, manifest)
-        except DamagedError as error:
-            problems.append(str(error))
     return problems
 
 
@@ -127,29 +120,27 @@ def _number_problem(numbers: Array, record: FileRecord, manifest: Manifest) -> s
     return f"holds the number {low if low < 0 else high}, outside 0 to {limits[below] - 1}"
 
 
-def _check_together(folder: Path, manifest: Manifest) -> None:
-    path = manifest.path(folder, "documents")
-    data, pairs = map_documents(path), manifest.pairs is not None
-    documents = read_documents(path, data, manifest.documents, manifest.tokens, pairs=pairs)
-    contexts = Contexts(documents.first, manifest.tokens, manifest.windows.concatenate)
+def check_together(store: Datastore) -> None:
+    """Checks whether the files of an open datastore fit each other."""
+    folder, manifest = store.folder, store.manifest
     keys = sum(file.shape[0] for file in manifest.key_shards if file.shape)
     missing = manifest.key_shards and keys != manifest.entries
-    if contexts.entries != manifest.entries or missing:
+    if store.contexts.entries != manifest.entries or missing:
         raise DamagedError(
-            f"the text of {folder} has {contexts.entries} entries and there are {keys} keys, but "
-            f"the manifest says {manifest.entries}; {_ADVICE}"
+            f"the text of {folder} has {store.contexts.entries} entries and there are {keys} keys, "
+            f"but the manifest says {manifest.entries}; {_ADVICE}"
         )
     if manifest.learned is not None:
-        tokens = manifest.array(folder, "tokens")
-        if manifest.metric != LEARNED_METRIC or tokens is None or (np.diff(tokens[1:]) < 0).any():
+        ascending = (np.diff(store.tokens[1:]) >= 0).all()
+        if manifest.metric != LEARNED_METRIC or not ascending:
             path = manifest.path(folder, "tokens")
             raise DamagedError(f"{path} does not hold the tokens of rows; {_ADVICE}")
-    checks = manifest.path(folder, "checks")
-    if not _is_canary(read_arrays(checks)[0], manifest):
-        raise DamagedError(f"the canary in {checks} does not fit; {_ADVICE}")
-    path = manifest.path(folder, "gate")
-    for name, array in read_arrays(path)[0].items() if manifest.file("gate") else ():
+    if not _is_canary(store.checks, manifest):
+        path = manifest.path(folder, "checks")
+        raise DamagedError(f"the canary in {path} does not fit; {_ADVICE}")
+    for name, array in store.gate_arrays[0].items() if store.gate_arrays else ():
         if array.dtype != np.float32 or not (np.abs(array) <= layout.LARGEST_IN_GATE).all():
+            path = manifest.path(folder, "gate")
             raise DamagedError(
                 f"{path} holds {name}, which does not belong in a gate; refit the gate with "
                 "`knn-logits tune --gate ... --write`"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
@@ -13,7 +12,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.store.documents import Contexts, DocumentRecord, Documents
-from knn_logits.store.files import HASH_CHUNK, array_header, replacing, write_array
+from knn_logits.store.files import array_header, replacing, write_data
 from knn_logits.store.job import Job
 
 # The most bytes of a shard, and those of the first.
@@ -54,8 +53,7 @@ class TokenWriter:
         self.tokens = 0
 
     def copy(self, tokens: Array, documents: Documents) -> None:
-        for first in range(0, len(tokens), HASH_CHUNK):
-            self._file.write(np.ascontiguousarray(tokens[first : first + HASH_CHUNK]).tobytes())
+        write_data(self._file, tokens)
         self.tokens = len(tokens)
         self.records = [documents[number] for number in range(len(documents))]
 
@@ -100,37 +98,28 @@ def shard_rows(row_bytes: int, done: int) -> int:
     return max(1, size // row_bytes)
 
 
-def in_shards(parts: Iterable[Array], done: int) -> Iterator[Array]:
-    """Yields the rows of some arrays, the shards after `done` rows, in a buffer for all of them."""
-    buffer, filled, rows = None, 0, 0
-    for part in parts:
-        if buffer is None:
-            row_bytes = part.itemsize * math.prod(part.shape[1:])
-            buffer = np.empty((max(1, SHARD_BYTES // row_bytes), *part.shape[1:]), part.dtype)
-            rows = shard_rows(row_bytes, done)
-        while len(part):
-            fit = part[: rows - filled]
-            buffer[filled : filled + len(fit)] = fit
-            filled, part = filled + len(fit), part[len(fit) :]
-            if filled == rows:
-                yield buffer[:filled]
-                done, filled = done + rows, 0
-                rows = shard_rows(row_bytes, done)
-    if buffer is not None and filled:
-        yield buffer[:filled]
-
-
 def write_keys(
     job: Job, parts: Iterable[Array], advance: Callable[[int], None] = lambda _: None
 ) -> None:
     """Writes keys in shards, after the `job.keys` of an earlier run, and notes each shard."""
-
-    def counted() -> Iterator[Array]:
-        for part in parts:
-            yield part
-            advance(len(part))
-
-    for keys in in_shards(counted(), job.keys):
-        path = job.path("keys", len(job.shards))
-        write_array(path, keys)
+    filled = (part for part in parts if len(part))
+    part = next(filled, None)
+    while part is not None:
+        dtype, row, written = part.dtype, part.shape[1:], 0
+        rows, path = shard_rows(part[0].nbytes, job.keys), job.path("keys", len(job.shards))
+        with replacing(path) as file:
+            file.write(array_header(dtype, (0, *row)))
+            while part is not None:
+                fit, part = part[: rows - written], part[rows - written :]
+                write_data(file, fit)
+                written += len(fit)
+                advance(len(fit))
+                if written == rows:
+                    break
+                part = next(filled, None)
+            file.seek(0)
+            file.write(array_header(dtype, (written, *row)))
+        # A shard is noted before the next keys are computed.
         job.note(path)
+        if part is not None and not len(part):
+            part = next(filled, None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from distances import from_distances
 
-from knn_logits import KNNLogitsProcessor, build_datastore, explain, remove_documents
+from knn_logits import Datastore, KNNLogitsProcessor, build_datastore, explain, remove_documents
 from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import Deadline, Limits
 from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, mix
@@ -211,8 +211,8 @@ def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):
     store = build_datastore(
         library.model, library.tokenizer, texts, tmp_path / "n", calibrate=False
     )
-    both = Library.of("tiny", library.model, library.tokenizer, [store, store])
-    assert list(both.stores) == ["n", "n 2"]
+    both = Library.of("tiny", library.model, library.tokenizer, [store, Datastore(store.folder)])
+    assert list(both.stores) == ["n", "n#2"]
     opened = Library.of("tiny", library.model, library.tokenizer, [store])
     session, lookup = Session(opened), Lookup(("n",))
     assert not session.stores(lookup)["n"].manifest.removed

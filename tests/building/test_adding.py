@@ -1,18 +1,15 @@
-import logging
-
 import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
 from folders import contents, names, one_line
 from handmade import shards_of
-from interrupted import Stop, stopping
 
 import knn_logits
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, WindowConfig
 from knn_logits.building import indexing
 from knn_logits.building.updating import add_documents
-from knn_logits.errors import CorpusError, MismatchError
+from knn_logits.errors import CorpusError
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
 from knn_logits.store import layout
@@ -97,9 +94,9 @@ def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, conca
 )
 def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
     store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))
-    before = store.index_arrays()
+    before = store.index_arrays
     grown = add_documents(model, tokenizer, store, DOCUMENTS[15:])
-    after = grown.index_arrays()
+    after = grown.index_arrays
     for name in before.keys() - {"sizes", "ids", "codes"}:
         np.testing.assert_array_equal(before[name], after[name])
     index = open_index(grown)
@@ -147,28 +144,6 @@ def test_a_document_of_one_token_adds_no_entry(model, tokenizer, make):
 
 
 # Going on
-
-
-def test_an_interrupted_addition_goes_on(model, tokenizer, make, monkeypatch, caplog):
-    monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 1024)
-    settings = {"batch_tokens": 64, "index": IndexConfig("IVF4,SQ8")}
-    stores = [make(name, DOCUMENTS[:8], **settings) for name in ("a", "b")]
-    more = {"batch_tokens": 64}
-    expected = add_documents(model, tokenizer, stores[0], DOCUMENTS[8:], **more)
-    folder = stores[1].folder
-    before = contents(folder)
-    for at in (150, 300):
-        with pytest.raises(Stop):
-            add_documents(model, tokenizer, folder, DOCUMENTS[8:], progress=stopping(at), **more)
-        # Readers see the datastore as it was.
-        assert contents(folder).items() >= before.items()
-        assert len(Datastore(folder)) == len(stores[1])
-    with pytest.raises(MismatchError, match="different corpus"):
-        add_documents(model, tokenizer, folder, DOCUMENTS[9:], **more)
-    with caplog.at_level(logging.WARNING, "knn_logits"):
-        grown = add_documents(model, tokenizer, folder, DOCUMENTS[8:], **more)
-    assert "continuing the unfinished add" in caplog.text
-    assert contents(grown.folder) == contents(expected.folder)
 
 
 def test_an_addition_killed_at_its_very_end_is_not_done_twice(model, tokenizer, make, monkeypatch):

@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from folders import hashes, names
 from interrupted import Stop, stopping
 
 from knn_logits import IndexConfig, WindowConfig, build_datastore
-from knn_logits.errors import ConfigError, CorpusError, DatastoreError, MismatchError, ModelError
-from knn_logits.store import layout
+from knn_logits.errors import ConfigError, MismatchError, ModelError
 
 
 def test_weights_that_are_not_finite(tokenizer, tmp_path):
@@ -45,19 +43,6 @@ def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
     assert "tokenizer that belongs to the model" in str(caught.value)
 
 
-def test_a_folder_that_is_taken(build, tmp_path):
-    build(TEXTS[:1], tmp_path / "s")
-    before = hashes(tmp_path / "s")
-    with pytest.raises(DatastoreError, match="--overwrite"):
-        build(TEXTS, tmp_path / "s")
-    assert hashes(tmp_path / "s") == before
-    store = build(TEXTS[:2], tmp_path / "s", overwrite=True)
-    assert store.manifest.documents == 2
-    (tmp_path / "s" / "notes.txt").write_text("mine")
-    with pytest.raises(DatastoreError, match=r"notes\.txt"):
-        build(TEXTS, tmp_path / "s", overwrite=True)
-
-
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
@@ -88,21 +73,3 @@ def test_an_unfinished_build_with_other_windows_is_refused(build, tmp_path, monk
     settings["window"] = WindowConfig(16, 4)
     with pytest.raises(MismatchError, match="its stride is 8, and here it is 4"):
         build(TEXTS, tmp_path / "s", **settings)
-
-
-def test_a_corpus_that_breaks_off(build, tmp_path):
-    def documents():
-        yield TEXTS[0]
-        raise CorpusError("no more")
-
-    with pytest.raises(CorpusError, match="no more"):
-        build(documents(), tmp_path / "s")
-    assert not (tmp_path / "s").exists()
-    store = build(TEXTS[:2], tmp_path / "s")
-    assert names(store.folder) == [
-        layout.CHECKS,
-        layout.MANIFEST,
-        layout.DOCUMENTS,
-        "keys-00000.npy",
-        layout.TOKENS,
-    ]

@@ -1,11 +1,11 @@
 """Keys that other processes compute: the bytes of one process, and errors that end all of them."""
 
-import hashlib
 import json
 import os
 
 import numpy as np
 import pytest
+from folders import hashes
 from forked import Fork, command
 
 from knn_logits.building.distributed import KeyWorker, piece_of, started_by_torchrun
@@ -43,20 +43,11 @@ def test_a_worker_that_computes_other_keys_is_refused(model, store):
 
 
 def test_without_torchrun_it_is_refused(monkeypatch, build, tmp_path):
-
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert not started_by_torchrun()
     with pytest.raises(ConfigError, match="was not started by torchrun"):
         build([TEXT], tmp_path / "s", torchrun=True)
     assert not (tmp_path / "s").exists()
-
-
-def digests(folder):
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.iterdir()
-        if path.name != ".lock"
-    }
 
 
 def of_a_rank(work, rank_1_ends):
@@ -115,7 +106,7 @@ def test_two_ranks_write_what_one_process_writes(run, model_folder, tmp_path, mo
     code, out, err = build()
     assert code == 0, err
     assert "continuing the unfinished build" in err
-    assert digests(tmp_path / "s") == digests(tmp_path / "alone")
+    assert hashes(tmp_path / "s") == hashes(tmp_path / "alone")
     # Only the first rank prints.
     [line] = out.splitlines()
     assert json.loads(line)["entries"] == alone["entries"]

@@ -77,7 +77,7 @@ def test_an_index_that_cannot_be_made_leaves_the_old_one(plain, factory):
 
 def test_a_changed_index_is_refused(plain):
     store = build_index(plain, IndexConfig("IVF2,Flat", nprobe=2))
-    arrays = store.index_arrays()
+    arrays = store.index_arrays
     arrays["ids"] = arrays["ids"][::-1].copy()
     write_arrays(store.folder / store.manifest.file("index").name, arrays, {})
     with pytest.raises(DamagedError, match="index"):

@@ -12,7 +12,7 @@ from knn_logits.building.removing import compact, remove_documents
 from knn_logits.errors import CorpusError
 from knn_logits.index.opening import open_index
 from knn_logits.search.retriever import Retriever
-from knn_logits.store import files, layout
+from knn_logits.store import layout
 
 RANDOM = np.random.default_rng(11)
 LENGTHS = [31, 1, 40, 25, 60, 2, 33, 1, 50, 45, 70, 42]
@@ -128,16 +128,6 @@ def test_a_full_disk_is_said_only_if_nothing_was_removed(tmp_path, monkeypatch):
     assert {failed for _, failed in tried} == {True, False}
 
 
-def test_what_is_open_stays_as_it_was(tmp_path):
-    store = make(tmp_path / "s")
-    keys = keys_of(store, np.arange(5))
-    remove_documents(store, ["0"])
-    assert search(store, keys, 1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
-    compact(store.folder)
-    assert search(store, keys, 1).ids[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert store.passage(0).document.id == "0"
-
-
 # Compact
 
 
@@ -197,22 +187,3 @@ def test_what_was_compacted_away_is_in_no_file(tmp_path, factory, concatenate):
     # The index is trained anew, so that the codes of compressed keys differ.
     least = {"IVF8,SQ8": 0.9, "IVF4,PQ4x4": 0.3}
     assert np.mean(same) > least.get(factory, 0.999)
-
-
-def test_old_files_that_could_not_be_deleted_are_deleted_later(tmp_path, monkeypatch, caplog):
-    store = remove_documents(make(tmp_path / "s"), ["2"])
-    shards = [one.name for one in store.manifest.key_shards]
-    unlink = files.unlink
-
-    def fails(path):
-        if path.name == shards[0]:
-            raise OSError(5, "Input/output error")
-        unlink(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "unlink", fails)
-        compact(store)
-    assert "old files are left" in caplog.text
-    assert shards[0] in names(store.folder)
-    small = compact(store.folder)
-    assert_forgotten(small.folder, store, [2])

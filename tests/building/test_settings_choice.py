@@ -10,7 +10,6 @@ from handmade import make_store, naive_entries
 import knn_logits
 from knn_logits.building import builder, settings_choice
 from knn_logits.building.settings_choice import (
-    entry_of_places,
     part_of_entries,
     sample_pieces,
     without_part,
@@ -28,7 +27,7 @@ def test_parts_are_documents(tmp_path, monkeypatch, concatenate):
     parts = part_of_entries(store)
     assert parts.tolist() == [number + 1 for _, number, _ in entries]
     places = np.array([place for place, _, _ in entries])
-    assert entry_of_places(store, places).tolist() == list(range(len(entries)))
+    assert store.contexts.entries_at(places).tolist() == list(range(len(entries)))
 
 
 def test_a_large_document_is_cut_into_parts(tmp_path):
@@ -104,33 +103,33 @@ def test_a_build_is_calibrated(model, tokenizer, corpus, tmp_path):
     assert better.interpolated < worse.interpolated
 
 
-def test_what_is_given_is_kept(model, tokenizer, corpus, tmp_path):
-    store = build(model, tokenizer, corpus, tmp_path / "a", lmbda=0.1, k=7)
-    found = store.manifest.settings
-    assert (found.lmbda, found.k, found.calibrated) == (0.1, 7, True)
-    store = build(model, tokenizer, corpus, tmp_path / "b", temperature=3.0)
-    assert store.manifest.settings.temperature == 3.0
-    store = build(model, tokenizer, corpus, tmp_path / "c", lmbda=0.1, k=7, temperature=3.0)
-    found = store.manifest.settings
-    assert (found.lmbda, found.k, found.temperature, found.calibrated) == (0.1, 7, 3.0, False)
+THREE = {"lmbda": 0.1, "k": 7, "temperature": 3.0}
 
 
-def test_a_suffix_weight_that_is_given_is_kept(model, tokenizer, corpus, tmp_path):
-    def settings(name, **given):
-        return build(model, tokenizer, corpus, tmp_path / name, **given).manifest.settings
+@pytest.mark.parametrize(
+    ("given", "calibrated"),
+    [
+        ({"lmbda": 0.1, "k": 7}, True),
+        ({"temperature": 3.0}, True),
+        ({"suffix_weight": 3.0}, True),
+        (THREE, False),
+        (THREE | {"suffix_weight": 3.0}, False),
+        ({"calibrate": False, "suffix_weight": 0.5}, False),
+        ({"store_keys": False, "suffix_weight": 3.0}, False),
+    ],
+)
+def test_what_is_given_is_kept(model, tokenizer, corpus, tmp_path, given, calibrated):
+    found = build(model, tokenizer, corpus, tmp_path / "s", **given).manifest.settings
+    kept = {name: value for name, value in given.items() if name not in ("calibrate", "store_keys")}
+    assert kept.items() <= found.model_dump().items()
+    assert found.calibrated is calibrated
+    assert given is not THREE or found.suffix_weight == 1.0
 
-    found = settings("a", suffix_weight=3.0)
-    assert (found.suffix_weight, found.calibrated) == (3.0, True)
-    three = {"lmbda": 0.1, "k": 7, "temperature": 3.0}
-    assert settings("b", **three).suffix_weight == 1.0
-    found = settings("c", **three, suffix_weight=3.0)
-    assert (found.k, found.suffix_weight, found.calibrated) == (7, 3.0, False)
-    assert settings("d", calibrate=False, suffix_weight=0.5).suffix_weight == 0.5
-    found = settings("e", suffix_weight=3.0, store_keys=False)
-    assert (found.suffix_weight, found.calibrated) == (3.0, False)
-    for wrong in (0.0, "much"):
-        with pytest.raises(ConfigError, match="suffix_weight"):
-            settings("f", suffix_weight=wrong)
+
+@pytest.mark.parametrize("wrong", [0.0, "much"])
+def test_a_suffix_weight_that_is_none(model, tokenizer, corpus, tmp_path, wrong):
+    with pytest.raises(ConfigError, match="suffix_weight"):
+        build(model, tokenizer, corpus, tmp_path / "s", suffix_weight=wrong)
 
 
 def test_too_little_text_keeps_the_defaults(model, tokenizer, tmp_path):

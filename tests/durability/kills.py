@@ -13,7 +13,6 @@ import argparse
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,10 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
-import children
+# The script runs without pytest, which puts the tests' folder on the path.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from forked import Fork
 
 KINDS = ["build", "add", "sync", "remove", "compact", "index", "cluster", "tune", "gate"]
 KINDS += ["suffixes", "import_", "pull"]
@@ -54,16 +56,20 @@ def a_hub():
         process.wait()
 
 
-def ends(number, seconds):
-    """Waits for a process for some seconds; its exit status, or None."""
+def ends_well(work):
+    """Whether something ends without an error in a process of its own."""
+    with Fork(work) as child:
+        child.ended()
+    return child.returncode == 0
+
+
+def ends_within(child, seconds):
     until = time.monotonic() + seconds
-    while True:
-        done, status = os.waitpid(number, os.WNOHANG)
-        if done:
-            return status
+    while child.runs():
         if time.monotonic() >= until:
-            return None
+            return False
         time.sleep(0.0005)
+    return True
 
 
 def prepared(jobs, base, kind):
@@ -75,7 +81,7 @@ def prepared(jobs, base, kind):
     if before.exists():
         shutil.copytree(before, after)
     started = time.monotonic()
-    assert children.ends_well(jobs.run, kind, after), f"an undisturbed {kind} failed"
+    assert ends_well(lambda: jobs.run(kind, after)), f"an undisturbed {kind} failed"
     seconds = time.monotonic() - started
     seen = tuple(stores.visible(jobs.place(kind, one)) for one in (before, after))
     return before, seen, jobs.state(kind, after), seconds
@@ -92,15 +98,15 @@ def one(jobs, kind, reference, folder, chance, counts):
     # Several kills in a row at times, before the job may go on to its end.
     for turn in range(chance.choice((1, 1, 1, 2, 3, 5)) + 1):
         last = turn and chance.random() < 0.5
-        number = children.fork(jobs.run, kind, folder)
-        status = os.waitpid(number, 0)[1] if last else ends(number, chance.uniform(0, seconds))
-        if status is not None:
+        # At its end a child that still runs is killed.
+        with Fork(lambda: jobs.run(kind, folder)) as child:
+            ended = ends_within(child, 300 if last else chance.uniform(0, seconds))
+            status = child.returncode
+        if ended:
             if status:
                 return "going on failed"
             counts["resumed" if turn else "ended before a kill"] += 1
             break
-        os.kill(number, signal.SIGKILL)
-        os.waitpid(number, 0)
         counts["kills"] += 1
         counts[f"kills of {kind}"] += 1
         try:
@@ -114,7 +120,7 @@ def one(jobs, kind, reference, folder, chance, counts):
             counts["killed after the end"] += 1
             return None
     else:
-        if not children.ends_well(jobs.run, kind, folder):
+        if not ends_well(lambda: jobs.run(kind, folder)):
             return "going on failed"
         counts["resumed"] += 1
     found = jobs.state(kind, folder)

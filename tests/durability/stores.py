@@ -15,7 +15,7 @@ sys.path.insert(2, str(Path(__file__).parents[1] / "hub"))
 
 import torch
 from conftest import TEXTS, make_gpt2
-from folders import hashes
+from folders import contents, hashes
 from gate_cases import random_meta_k
 from handmade import shards_of
 from legacy_files import faiss_index, knn_transformers, stored_keys
@@ -78,33 +78,31 @@ class Jobs:
         self._documents = DOCUMENTS[:documents]
         self._first = documents - documents // 3
         self._shard_bytes = shard_bytes
-        self._small = {"batch_tokens": BATCH_TOKENS}
         self._index = IndexConfig(index)
         self._of_first = None
 
-    def build(self, folder, last=None, step=1):
-        documents = self._documents[:last:step]
+    def build(self, folder, last=None):
         with shards_of(self._shard_bytes):
             return build_datastore(
                 model(),
                 tokenizer(),
-                documents,
+                self._documents[:last],
                 folder,
                 window=WINDOW,
                 index=self._index,
                 calibrate=False,
-                **self._small,
+                batch_tokens=BATCH_TOKENS,
             )
 
     def add(self, folder):
         more = self._documents[self._first :]
-        return add_documents(model(), tokenizer(), folder, more, **self._small)
+        return add_documents(model(), tokenizer(), folder, more, batch_tokens=BATCH_TOKENS)
 
     def sync(self, folder):
         """Two documents go, one is changed, the last third comes."""
         given = self._documents[2:]
         given[0] = Document("Other words than before.", given[0].id)
-        return sync_documents(model(), tokenizer(), folder, given, **self._small)
+        return sync_documents(model(), tokenizer(), folder, given, batch_tokens=BATCH_TOKENS)
 
     def compact(self, folder):
         return compact(folder)
@@ -148,8 +146,7 @@ class Jobs:
         """What most jobs begin with, which is built once."""
         if self._of_first is None:
             self.build(folder, self._first)
-            paths = [path for path in folder.iterdir() if path.name != layout.LOCK]
-            self._of_first = {path.name: path.read_bytes() for path in paths}
+            self._of_first = contents(folder)
             return
         folder.mkdir()
         for name, content in self._of_first.items():
@@ -234,13 +231,9 @@ def state(folder):
     return hashes(folder) if folder.exists() else {}
 
 
-def is_datastore(folder):
-    return (folder / layout.MANIFEST).exists()
-
-
 def visible(folder):
     """What a reader finds: the manifest's checksum, or nothing."""
-    if not is_datastore(folder):
+    if not (folder / layout.MANIFEST).exists():
         return None
     store = Datastore(folder)
     assert len(store.values) == len(store)

@@ -110,9 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.note = {
             "method": self.command,
             "path": unquote(urlsplit(self.path).path),
-            "agent": self.headers.get("User-Agent", ""),
             "token": (self.headers.get("Authorization") or "").removeprefix("Bearer "),
-            "range": self.headers.get("Range"),
             "bytes": 0,
         }
         self.hub.requests.append(self.note)
@@ -188,9 +186,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._commit(name, repo, revision, body)
         return self._error(404, "NotFound")
 
-    def _is_lfs(self, data):
-        return len(data) > 4096
-
     def _commit(self, name, repo, branch, body):
         files = dict(repo.commits[repo.branches[branch]])
         for line in body.splitlines():
@@ -218,12 +213,14 @@ class _Handler(BaseHTTPRequestHandler):
         data = repo.commits[sha].get(path)
         if data is None:
             return self._error(404, "EntryNotFound", {"X-Repo-Commit": sha})
-        etag = hashlib.sha256(data).hexdigest() if self._is_lfs(data) else _git(data)
+        lfs, git = hashlib.sha256(data), hashlib.sha1(b"blob %d\0" % len(data) + data)
+        etag = (lfs if len(data) > 4096 else git).hexdigest()
         fault = self.hub.fault(path) if self.command == "GET" else self.hub.faults.get(path)
         if fault and fault.kind == "status" and self.command == "GET":
             return self._error(fault.status, "Fault")
         if fault and fault.kind == "wrong":
-            data = bytes([data[0] ^ 1]) + data[1:] if len(data) < 200 else _flipped(data)
+            middle = len(data) // 2
+            data = data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
         first = 0
         wanted = self.headers.get("Range")
         if wanted and self.command == "GET":
@@ -280,12 +277,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-
-def _git(data):
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
-def _flipped(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]

@@ -15,10 +15,7 @@ PUSH = "done = knn_logits.push_to_hub(folder, name, **options)\nresult = done.co
 
 
 def push(worker, folder, name=NAME, **options):
-    names = {"options": options, "folder": str(folder), "name": name}
-    code = f"options = {options!r}\n" + PUSH
-    del names["options"]
-    return worker(code, **names)
+    return worker(f"options = {options!r}\n" + PUSH, folder=str(folder), name=name)
 
 
 def head(hub, name=NAME, branch="main"):

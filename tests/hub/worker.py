@@ -137,7 +137,7 @@ def content(folder):
 
 def arrays_of(store):
     """Returns all arrays that a search depends on."""
-    found = {"tokens": np.asarray(store.tokens), **store.checks, **(store.index_arrays() or {})}
+    found = {"tokens": np.asarray(store.tokens), **store.checks, **(store.index_arrays or {})}
     if store.has_keys:
         found["keys"] = store.keys(np.arange(len(store)))
     return found

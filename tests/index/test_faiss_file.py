@@ -39,9 +39,9 @@ def make(vectors, factory, metric=1):
 
 
 def read(path):
-    index, factory = read_ivfpq(path)
-    kind = Kind(factory, index.dim, index.metric)
-    return from_arrays(to_arrays(index), kind, index.size, nprobe=index.nprobe)
+    index, factory, metric = read_ivfpq(path)
+    kind = Kind(factory, index.d, metric)
+    return from_arrays(to_arrays(index), kind, index.ntotal, nprobe=index.nprobe)
 
 
 @pytest.mark.parametrize(

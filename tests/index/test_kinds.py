@@ -15,7 +15,7 @@ PLENTY = 1 << 50
 @pytest.mark.parametrize("factory", ["IVF8,Flat", "IVF8,SQ8", "IVF8,PQ8x4", "IVF8,RaBitQ"])
 def test_the_size_of_an_index_is_counted_before_it_is_made(factory):
     index = build_faiss(factory, 32, "l2", KEYS, [KEYS])
-    size = sum(array.nbytes for array in plain_arrays.to_arrays(index).values())
+    size = sum(array.nbytes for array in plain_arrays.to_arrays(index.raw).values())
     assert Kind(factory, 32, "l2").file_bytes(600) == pytest.approx(size, rel=0.03)
     assert Kind("exact", 32, "l2").file_bytes(600) == 0
 

@@ -38,14 +38,14 @@ def assert_same_answers(one, other, nprobes=(1, 5, 16)):
 @pytest.mark.parametrize("factory", LISTS)
 def test_an_index_made_again_answers_bit_for_bit(factory, metric):
     index = build(factory, metric)
-    arrays = to_arrays(index)
+    arrays = to_arrays(index.raw)
     # As from a file: nothing of the first index may be shared.
     arrays = {name: array.copy() for name, array in arrays.items()}
     again = from_arrays(arrays, Kind(factory, DIM, metric), SIZE, nprobe=3)
     assert (again.size, again.dim, again.metric) == (SIZE, DIM, metric)
     assert again.nprobe == 3
     assert_same_answers(index, again)
-    for name, array in to_arrays(again).items():
+    for name, array in to_arrays(again.raw).items():
         assert np.array_equal(array, arrays[name])
         assert array.dtype == arrays[name].dtype
 
@@ -60,12 +60,12 @@ def damaged(factory, arrays, metric="l2", size=SIZE, dim=DIM):
     return text
 
 
-EACH_ARRAY = [(factory, name) for factory in LISTS for name in to_arrays(build(factory))]
+EACH_ARRAY = [(factory, name) for factory in LISTS for name in to_arrays(build(factory).raw)]
 
 
 @pytest.mark.parametrize(("factory", "name"), EACH_ARRAY)
 def test_an_array_that_is_missing_or_of_another_size_or_type(factory, name):
-    arrays = to_arrays(build(factory))
+    arrays = to_arrays(build(factory).raw)
     array = arrays.pop(name)
     assert name in damaged(factory, arrays)
     wrong = [array[:-1], np.concatenate([array, array[-1:]]), array[:0]]
@@ -78,7 +78,7 @@ def test_an_array_that_is_missing_or_of_another_size_or_type(factory, name):
 
 @pytest.mark.parametrize("number", [-1, SIZE, 2**40, 2**62, -(2**63)])
 def test_ids_out_of_range(number):
-    arrays = to_arrays(build("IVF16,SQ8"))
+    arrays = to_arrays(build("IVF16,SQ8").raw)
     ids = arrays["ids"].copy()
     ids[7] = number
     assert "ids" in damaged("IVF16,SQ8", arrays | {"ids": ids})
@@ -95,7 +95,7 @@ NOT_FINITE = [
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 @pytest.mark.parametrize(("factory", "name"), NOT_FINITE)
 def test_numbers_that_are_not_finite(factory, name, number):
-    arrays = to_arrays(build(factory))
+    arrays = to_arrays(build(factory).raw)
     array = arrays[name].copy()
     array.reshape(-1).view(np.float32)[3] = number
     assert "not finite" in damaged(factory, arrays | {name: array})
@@ -117,7 +117,7 @@ def test_no_large_table_of_all_lists_and_codes_is_made():
 
 
 def test_list_sizes_that_do_not_add_up():
-    arrays = to_arrays(build("IVF16,SQ8"))
+    arrays = to_arrays(build("IVF16,SQ8").raw)
     sizes = arrays["sizes"]
     negative, more = sizes.copy(), sizes.copy()
     negative[0], negative[1] = -1, sizes[0] + sizes[1] + 1

@@ -20,7 +20,7 @@ def on(memory, device, dtype=torch.float16):
     """Puts an index over a memory's keys, as a GPU has it, on a device."""
     store = memory.stores[0]
     index = CompactIndex(
-        lambda: store.key_batches(1000),
+        lambda: store.key_batches(size=1000),
         len(store),
         store.manifest.dim,
         store.manifest.metric,

@@ -35,7 +35,6 @@ def test_sources_that_are_missing_or_wrong(pair_copy, wrong):
     with pytest.raises(DamagedError) as caught:
         knn_logits.Datastore(pair_copy)
     one_line(caught)
-    assert damage(pair_copy, read_manifest(pair_copy))
 
 
 PAIRS_FIELDS = {

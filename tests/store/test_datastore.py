@@ -1,5 +1,6 @@
 import itertools
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ texts = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=
 
 
 @settings(max_examples=20)
-@given(texts, st.booleans())
-def test_entries_are_those_of_a_plain_loop(documents, concatenate):
+@given(texts, st.booleans(), st.integers(0, 5), st.integers(0, 5))
+def test_entries_and_passages_are_those_of_a_plain_loop(documents, concatenate, before, after):
     expected = naive_entries(documents, concatenate=concatenate)
     assume(expected)
     with tempfile.TemporaryDirectory() as folder:
@@ -30,34 +31,23 @@ def test_entries_are_those_of_a_plain_loop(documents, concatenate):
         assert len(store) == len(expected) == store.contexts.entries
         assert store.values.tolist() == [token for _, _, token in expected]
         assert store.tokens.tolist() == [token for tokens in documents for token in tokens]
+        records = document_records(documents)
         for entry, (place, number, token) in enumerate(expected):
             assert store.contexts.token_of(entry) == place
             assert store.documents.at_token(place) == number
-            passage = store.passage(entry)
-            assert passage.token == token
-            assert passage.document.id == str(number)
-        lengths = store.contexts.length.tolist()
-        firsts = store.contexts.first_entry.tolist()
-        assert sum(length - 1 for length in lengths) == len(store)
-        assert firsts == [sum(one - 1 for one in lengths[:n]) for n in range(len(lengths))]
-
-
-@settings(max_examples=20)
-@given(texts, st.booleans(), st.integers(0, 5), st.integers(0, 5))
-def test_passages_never_cross_a_documents_edge(documents, concatenate, before, after):
-    expected = naive_entries(documents, concatenate=concatenate)
-    assume(expected)
-    with tempfile.TemporaryDirectory() as folder:
-        store = make_store(Path(folder) / "s", documents, concatenate=concatenate)
-        records = document_records(documents)
-        for entry, (place, number, token) in enumerate(expected):
-            tokens = documents[number]
-            here = place - records[number].first
+            # A passage never crosses a document's edge.
+            tokens, here = documents[number], place - records[number].first
             passage = store.passage(entry, before, after)
             assert passage.before == tokens[max(0, here - before) : here]
             assert passage.token == token
             assert passage.after == tokens[here + 1 : here + 1 + after]
             assert passage.document == records[number]
+        owners = [number for _, number, _ in expected]
+        assert store.goes_on.tolist() == [a == b for a, b in pairwise([*owners, None])]
+        lengths = store.contexts.length.tolist()
+        firsts = store.contexts.first_entry.tolist()
+        assert sum(length - 1 for length in lengths) == len(store)
+        assert firsts == [sum(one - 1 for one in lengths[:n]) for n in range(len(lengths))]
 
 
 @settings(max_examples=20)
@@ -76,7 +66,7 @@ def test_keys_are_gathered_from_all_shards(documents, concatenate, shard_bytes, 
         assert found.dtype == np.float16
         np.testing.assert_array_equal(found, keys[wanted].reshape(-1, 4))
         for size, first in itertools.product((1, 3, 1000), (0, 1, len(store) // 2, len(store))):
-            batches = list(store.key_batches(size, first))
+            batches = list(store.key_batches(first, size=size))
             assert all(len(one) <= size and one.dtype == np.float32 for one in batches)
             found = np.concatenate([*batches, np.empty((0, 4), np.float32)])
             np.testing.assert_array_equal(found, keys[first:].astype(np.float32))

@@ -71,7 +71,7 @@ def test_an_existing_datastore_is_replaced_only_when_asked(tmp_path):
     with begin(store.folder, "build", {}, overwrite=True) as job:
         # The old one is there until the new one is whole.
         assert contents(store.folder).items() >= before.items()
-        assert job.generation == 1
+        assert job.journal.generation == 1
         assert Datastore(store.folder).values.tolist() == store.values.tolist()
 
 
@@ -198,7 +198,7 @@ def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
     interrupted(store.folder, kind="add")
     assert "keys.1-00000.npy" in names(store.folder)
     with caplog.at_level(logging.WARNING), begin(store.folder, "compact", {}) as job:
-        assert job.generation == 1
+        assert job.journal.generation == 1
         assert contents(store.folder).items() >= before.items()
         assert set(names(store.folder)) == {*before, layout.JOURNAL}
     assert "the unfinished add" in caplog.text
@@ -207,22 +207,27 @@ def test_another_kind_of_job_gives_up_an_unfinished_one(tmp_path, caplog):
 # The end
 
 
-def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("left", [layout.JOURNAL, layout.TOKENS])
+def test_an_end_that_could_not_be_cleared_up_is_an_end(tmp_path, monkeypatch, caplog, left):
+    make_store(tmp_path / "s", DOCUMENTS)
+    unlink = files.unlink
+
     def fails(path):
-        if path.name == layout.JOURNAL:
+        if path.name == left:
             raise OSError(5, "Input/output error")
+        unlink(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "unlink", fails)
         store = make_store(tmp_path / "s", DOCUMENTS)
     assert "is finished, but old files are left" in caplog.text
-    assert layout.JOURNAL in names(store.folder)
+    assert left in names(store.folder)
     with refused(DatastoreError, "already contains"), begin(store.folder, "build", {}):
         pass
     # The next job clears it up.
     with begin(store.folder, "add", {}) as job:
         job.give_up()
-    assert layout.JOURNAL not in names(store.folder)
+    assert left not in names(store.folder)
 
 
 def test_a_manifest_that_cannot_be_read_now_is_no_reason_to_delete(tmp_path):

@@ -83,6 +83,17 @@ def test_a_text_is_traced(store, tokenizer):
     assert store.trace("no zebra", tokenizer) == []
 
 
+def test_a_span_is_counted_at_the_start_of_a_document_and_inside(build, tokenizer, tmp_path):
+    text = "grade seven is here"
+    store = build([text, f"Oil of {text}."], tmp_path / "s", calibrate=False)
+    (span,) = store.trace(text, tokenizer, min_tokens=2)
+    assert (span.text, span.count) == (text, 2)
+    assert [one.document.id for one in span.occurrences] == ["0", "1"]
+    inside = remove_documents(store, ["0"])
+    (span,) = inside.trace(text, tokenizer, min_tokens=2)
+    assert (span.text, span.count) == (text, 1)
+
+
 def test_removed_documents_are_not_found(store, tokenizer, tmp_path):
     import shutil
 

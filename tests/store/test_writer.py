@@ -64,7 +64,7 @@ def test_shards_hold_all_keys_in_order(tmp_path_factory, entries, shard_bytes, c
     np.testing.assert_array_equal(np.concatenate(shards), keys)
 
 
-@pytest.mark.parametrize("killed", ["write_array", "note"])
+@pytest.mark.parametrize("killed", ["replacing", "note"])
 def test_a_writer_goes_on_behind_the_shards_that_are_there(tmp_path, monkeypatch, killed):
     keys = np.arange(40, dtype=np.float16).reshape(20, 2)
     place = Job if killed == "note" else writer

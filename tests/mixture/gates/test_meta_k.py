@@ -107,7 +107,7 @@ def test_a_gate_for_another_metric_is_refused(model, store):
 
 def read(arrays, about, metric="l2"):
     manifest = SimpleNamespace(metric=metric)
-    store = SimpleNamespace(gate_arrays=lambda: (arrays, about), manifest=manifest, folder="store")
+    store = SimpleNamespace(gate_arrays=(arrays, about), manifest=manifest, folder="store")
     return stored_gate(store)
 
 
