@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from knn_logits.corpus.blocks import Block
-from knn_logits.corpus.formats import Format, format_of
-from knn_logits.corpus.parsers import Begin, Fields, Left, Part, Text
+from knn_logits.corpus.parsers import Begin, Fields, Format, Left, Part, Text, format_of
 from knn_logits.corpus.rows import Row, Skip, SourceFile, UnreadableError, first_line
 from knn_logits.corpus.sandbox import Sandbox, parsed
 from knn_logits.corpus.texts import most_text, opened, too_much

@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from knn_logits.corpus.formats import advice_for, parser_format
-from knn_logits.corpus.parsers import Begin, Fields, Left, Parser, Part, Text
+from knn_logits.corpus.parsers import PARSERS, Begin, Fields, Left, Parser, Part, Text, advice_for
 from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, display_name, fields_of, first_line
 from knn_logits.corpus.texts import EXTRA, lines_of, opened, recognised
 from knn_logits.errors import CorpusError
@@ -247,7 +246,7 @@ def parsed(path: Path, parser: str, keys: tuple[str, ...]) -> Iterator[Part]:
     """Yields the parts of a file in order, as a parser of the registry reads them."""
     module, name = parser.split(".")
     read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
-    holds = parser_format(parser).holds
+    holds = PARSERS[parser].holds
     try:
         with opened(path) as stream:
             if holds == "text":
