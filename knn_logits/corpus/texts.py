@@ -7,12 +7,13 @@ import contextlib
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from knn_logits.corpus.documents import visible
-from knn_logits.corpus.rows import UnreadableError
+from knn_logits.corpus.rows import UnreadableError, first_line
 
 # A longer line is taken in parts.
 _LONGEST_LINE = 1 << 20
@@ -57,7 +58,10 @@ class _Unpacked(gzip.GzipFile):
     """The content of a gzip file. It refuses more text than a file of its size may give."""
 
     def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # without waiting for what is damaged
+        try:
+            data = self.read1(len(buffer))  # without waiting for what is damaged
+        except (OSError, EOFError, zlib.error) as error:
+            raise UnreadableError(f"damaged gzip ({first_line(error)})") from None
         if self.tell() > most_text(os.fstat(self.fileno()).st_size):
             raise too_much()
         buffer[: len(data)] = data
