@@ -8,6 +8,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,7 @@ def read_corpus(
     names = checked_paths(paths)
     for name in names:
         if name.startswith(HUB_PREFIX):  # what would be refused after hours of other files
-            parse_hub_name(name)
-            load_datasets(name)
+            _dataset_loader(name)
     keys = pair_fields if pairs else (text_field,)
     return _documents(names, keys, on_skip, on_note, on_bytes)
 
@@ -158,7 +158,7 @@ def _rows(names: list[str], reading: Reading) -> Iterator[tuple[Row | None, int]
     before = 0
     for name in names:
         if name.startswith(HUB_PREFIX):
-            yield from ((row, before) for row in read_hub(name, reading.keys))
+            yield from ((row, before) for row in _hub_rows(name, reading.keys))
             continue
         for file in _files(Path(name), reading.skip):
             for row in read_rows(file, reading):
@@ -238,37 +238,30 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
     )
 
 
-def parse_hub_name(name: str) -> tuple[str, str | None, str]:
-    """Splits a name into dataset, configuration (None for the default) and split."""
+def _dataset_loader(name: str) -> Callable[[], Any]:
+    """Returns a function that opens the stream of a dataset; needs the library `datasets`."""
     dataset, config, split, *_ = f"{name.removeprefix(HUB_PREFIX)}::".split(":", 2)
     if not dataset.strip():
         raise CorpusError(
             f"{display_name(name)!r} is not a dataset name; use hf:DATASET:CONFIG:SPLIT"
         )
-    return dataset, config or None, split.rstrip(":") or "train"
-
-
-def load_datasets(name: str) -> Any:
-    """Imports `load_dataset` of the optional library `datasets`, which reads `name`."""
     try:
         from datasets import load_dataset
     except ImportError as error:  # Python imports a folder of this name as a package
         raise MissingDependencyError(
             f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
         ) from error
-    return load_dataset
+    split = split.rstrip(":") or "train"
+    return partial(load_dataset, dataset, config or None, split=split, streaming=True)
 
 
-def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
+def _hub_rows(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
     """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen."""
-    load_dataset = load_datasets(name)
-    dataset, config, split = parse_hub_name(name)
-    shown = display_name(name)
+    load, shown = _dataset_loader(name), display_name(name)
     rows: Iterator[Mapping[str, object]] | None = None
     for number in itertools.count(1):
         try:  # loading scripts, servers and decoders may raise any exception
-            if rows is None:
-                rows = iter(load_dataset(dataset, config, split=split, streaming=True))
+            rows = iter(load()) if rows is None else rows
             values = next(rows, None)
         except Exception as error:
             raise CorpusError(

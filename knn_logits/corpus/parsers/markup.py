@@ -51,7 +51,7 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
     from lxml import etree, html
 
     parser = html.HTMLParser(
-        encoding="utf-8", no_network=True, remove_comments=True, huge_tree=True
+        encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
     )
     try:
         root = html.document_fromstring(source.encode("utf-8", "replace"), parser=parser)
@@ -59,9 +59,10 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
         return None, []
     heading = root.find(".//title")
     title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
-    walk = _Walk()
-    walk.visit(_main(root))
-    return title, [Text(*block) for block in walk.texts]
+    walk, main = _Walk(), _main(root)
+    main.tail = None
+    walk.visit(etree.iterwalk(main, events=("start", "end")))
+    return title, walk.texts
 
 
 def source_of(page: bytes) -> str:
@@ -84,12 +85,12 @@ def _main(root: Any) -> Any:
 class _Walk:
     """Collects the blocks of a page, and the rows of its tables with merged cells repeated."""
 
-    # The text, kind, place and fragment of each block.
-    texts: list[list[Any]] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)  # the blocks
     parts: list[str] = field(default_factory=list)  # of the block or the cell that is open
     gap: str = ""  # the white space due before the next word
     between: str = ""  # the line breaks due before the next block
     kinds: list[str] = field(default_factory=lambda: ["p"])  # of the elements that are open
+    preformatted: int = 0  # how many `pre` are open
     marker: str = ""  # of a list item that has no word yet
     # The next number of each list that is open; None for one without numbers
     lists: list[int | None] = field(default_factory=list)
@@ -101,31 +102,27 @@ class _Walk:
     spans: dict[int, tuple[str, int]] = field(default_factory=dict)  # cells that reach down
     first: bool = False  # whether no row of the table was read
 
-    def visit(self, root: Any) -> None:
-        """Walks without recursion, since a page may be nested as deeply as its parser allows."""
-        waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
-        while waiting:
-            node, opening, preformatted = waiting.pop()
-            tag = node.tag if isinstance(node.tag, str) else None
-            seen = tag is not None and tag not in _UNSEEN and not _hidden(node)
-            if opening and seen and tag not in _WRITTEN:
+    def visit(self, walk: Any) -> None:
+        """Takes the events of lxml's walk, whose depth is that of a page and not of Python."""
+        for event, node in walk:
+            unseen = node.tag in _UNSEEN or _hidden(node)
+            if event == "start" and (unseen or node.tag in _WRITTEN):
+                walk.skip_subtree()
+            elif event == "start":
                 self._open(node)
-                inside = preformatted or tag == "pre"
-                self._text(node.text, inside)
-                waiting.append((node, False, preformatted))
-                waiting.extend((child, True, inside) for child in reversed(node))
-                continue
-            if not opening:
-                self._close(node)
-            elif seen and tag == "math":
-                self._word(formula(node))
-            elif seen:
-                self._raised(node)
-            if node is not root:
-                self._text(node.tail, preformatted)
+                self.preformatted += node.tag == "pre"
+                self._text(node.text)
+            else:
+                if node.tag == "math" and not unseen:
+                    self._word(formula(node))
+                elif node.tag in _WRITTEN and not unseen:
+                    self._raised(node)
+                elif not unseen:
+                    self._close(node)
+                    self.preformatted -= node.tag == "pre"
+                self._text(node.tail)
         self._flush()
-        if self.texts:
-            self._end("\n\n")
+        self._end("\n\n")
 
     def _open(self, node: Any) -> None:
         tag = _tag(node)
@@ -147,7 +144,7 @@ class _Walk:
         elif tag == "table" and not self.cells:
             self.spans, self.first = {}, True
         elif tag == "img" and node.get("alt"):
-            self._text(node.get("alt"), False)
+            self._text(node.get("alt"))
 
     def _close(self, node: Any) -> None:
         tag = _tag(node)
@@ -233,9 +230,9 @@ class _Walk:
         else:
             self._word(f"^({text})" if " " in text else f"^{text}")
 
-    def _text(self, text: str | None, preformatted: bool) -> None:
+    def _text(self, text: str | None) -> None:
         text = clean(text or "")
-        if preformatted:
+        if self.preformatted:
             for number, line in enumerate(text.split("\n")):
                 self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
                 code = line.rstrip()
@@ -268,12 +265,13 @@ class _Walk:
             kind = kind or self.kinds[-1]
             if kind in HEADINGS:
                 self.place, self.fragment = quoted(text), self.anchor
-            self.texts.append([text, kind, self.place, self.fragment])
+            self.texts.append(Text(text, kind, self.place, self.fragment))
             self.between = ""
 
     def _end(self, gap: str) -> None:
         if self.texts:
-            self.texts[-1][0] += gap
+            last = self.texts.pop()
+            self.texts.append(last._replace(text=last.text + gap))
 
 
 def _tag(node: Any) -> str:

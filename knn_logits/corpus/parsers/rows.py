@@ -108,22 +108,18 @@ def read_parquet(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
     # With buffering ahead, the whole file would be in memory.
     options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
     with pq.ParquetFile(stream, **options) as table:
-        yield from _table_rows(table, keys)
-
-
-def _table_rows(table: Any, keys: tuple[str, ...]) -> Iterator[Part]:
-    count = max(1, table.metadata.num_rows)
-    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
-    size = sum(group.total_byte_size for group in groups)
-    rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
-    batches = table.iter_batches(batch_size=rows, use_threads=False)
-    every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-    for number, values in enumerate(every, start=1):
-        try:
-            fields = plain_values(fields_of(values, keys))
-        except ValueError as error:
-            raise CorpusError(f", row {number}: {error}") from None
-        yield Fields(fields, number, number / count)
+        count = max(1, table.metadata.num_rows)
+        groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
+        size = sum(group.total_byte_size for group in groups)
+        rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
+        batches = table.iter_batches(batch_size=rows, use_threads=False)
+        every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        for number, values in enumerate(every, start=1):
+            try:
+                fields = plain_values(fields_of(values, keys))
+            except ValueError as error:
+                raise CorpusError(f", row {number}: {error}") from None
+            yield Fields(fields, number, number / count)
 
 
 def read_csv(lines: Iterator[str]) -> Iterator[Part]:
