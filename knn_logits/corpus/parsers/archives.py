@@ -30,9 +30,6 @@ _PROTECTION = "META-INF/encryption.xml"
 _OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
-# The style of a list item whose number was written into its text.
-_ITEM = "NumberedItem"
-_STYLES = f"p.{_ITEM} => li:fresh"
 _FALSE = ("0", "false", "off", "none")
 _VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
 _ROMAN = ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i")
@@ -115,8 +112,8 @@ def read_docx(stream: Any) -> Iterator[Text]:
         copy = _written_out(archive)
     no_pictures = mammoth.images.img_element(lambda _: {})
     # A document must not name files of this machine.
-    options = {"convert_image": no_pictures, "external_file_access": False, "style_map": _STYLES}
-    yield from texts_of(mammoth.convert_to_html(copy, **options).value)[1]
+    options = {"convert_image": no_pictures, "external_file_access": False}
+    yield from texts_of(mammoth.convert_to_html(copy, **options).value, numbered=True)[1]
 
 
 def _written_out(archive: ZipFile) -> io.BytesIO:
@@ -158,17 +155,13 @@ def _value(node: Any, name: str = "val") -> str:
     return next((value for key, value in found if key.rpartition("}")[2] == name), "")
 
 
-def _made(near: Any, name: str) -> Any:
-    """A new element in the namespace of the element `near`; Word has two namespaces."""
+def _run(near: Any, text: str) -> Any:
+    """A run of text in the namespace of the element `near`; Word has two namespaces."""
     from lxml import etree
 
-    return etree.Element(f"{near.tag.rpartition('}')[0]}}}{name}")
-
-
-def _run(near: Any, text: str) -> Any:
-    run, words = _made(near, "r"), _made(near, "t")
-    words.text = text
-    run.append(words)
+    begin = near.tag.rpartition("}")[0]
+    run = etree.Element(f"{begin}}}r")
+    etree.SubElement(run, f"{begin}}}t").text = text
     return run
 
 
@@ -178,7 +171,7 @@ class _Numbers:
     def __init__(self, archive: ZipFile) -> None:
         self._lists: dict[str, str] = {}  # the format of each list
         self._levels: dict[tuple[str, str], tuple[str, str, int]] = {}
-        self._styles: dict[str, tuple[str, str, str]] = {}
+        self._styles: dict[str, tuple[str, str]] = {}
         self._counts: dict[str, dict[str, int]] = defaultdict(dict)
         names = archive.namelist()
         if "word/numbering.xml" in names:
@@ -194,16 +187,15 @@ class _Numbers:
                 )
         if "word/styles.xml" in names:
             for style in parse_xml(archive.read("word/styles.xml")).iter("{*}style"):
-                name = _value(style.find("{*}name")).lower()
-                self._styles[_value(style, "styleId")] = (*_numbered(style), name)
+                self._styles[_value(style, "styleId")] = _numbered(style)
 
     def write(self, paragraph: Any) -> None:
         """Writes a paragraph's number before its text, unless it has a bullet."""
         properties = paragraph.find("{*}pPr")
         if properties is None:
             return
-        style = properties.find("{*}pStyle")
-        number, level, name = self._styles.get(_value(style), ("", "", ""))
+        style = _value(properties.find("{*}pStyle"))
+        number, level = self._styles.get(style, ("", ""))
         given, deeper = _numbered(paragraph)
         number, level = given or number, deeper or level or "0"
         kind = self._lists.get(number, "")
@@ -218,16 +210,7 @@ class _Numbers:
             form, _, start = self._levels.get((kind, other), ("decimal", "", 1))
             shown = _shown(counts.setdefault(other, start), form)
             text = text.replace(f"%{int(other) + 1}", shown)
-        for own in properties.findall("{*}numPr"):
-            properties.remove(own)
         properties.addnext(_run(paragraph, f"{text} "))
-        if not name.startswith(("heading", "title")):
-            if style is None:
-                style = _made(paragraph, "pStyle")
-                style.set(style.tag.replace("pStyle", "val"), "")
-                properties.insert(0, style)
-            for key in style.attrib:
-                style.set(key, _ITEM)
 
 
 def _numbered(node: Any) -> tuple[str, str]:

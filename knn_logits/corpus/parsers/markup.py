@@ -46,8 +46,8 @@ def read(stream: Any) -> Iterator[Part]:
     yield from texts
 
 
-def texts_of(source: str) -> tuple[str | None, list[Text]]:
-    """Returns the title of a page and its blocks."""
+def texts_of(source: str, *, numbered: bool = False) -> tuple[str | None, list[Text]]:
+    """Returns the title of a page and its blocks; `numbered` if its items begin with numbers."""
     from lxml import etree, html
 
     parser = html.HTMLParser(
@@ -59,7 +59,7 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
         return None, []
     heading = root.find(".//title")
     title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
-    walk, main = _Walk(), _main(root)
+    walk, main = _Walk(numbered), _main(root)
     main.tail = None
     walk.visit(etree.iterwalk(main, events=("start", "end")))
     return title, walk.texts
@@ -85,6 +85,7 @@ def _main(root: Any) -> Any:
 class _Walk:
     """Collects the blocks of a page, and the rows of its tables with merged cells repeated."""
 
+    numbered: bool  # whether the text of an item begins with its number
     texts: list[Text] = field(default_factory=list)  # the blocks
     parts: list[str] = field(default_factory=list)  # of the block or the cell that is open
     gap: str = ""  # the white space due before the next word
@@ -168,7 +169,7 @@ class _Walk:
             return "- " if self.lists else ""
         number = _number(item.get("value"), self.lists[-1])
         self.lists[-1] = number + 1
-        return f"{number}. "
+        return "" if self.numbered else f"{number}. "
 
     def _break(self, gap: str) -> None:
         if self.cells:
