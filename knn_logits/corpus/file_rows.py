@@ -122,7 +122,11 @@ class _Gathering:
 
     def taken(self) -> Row:
         """Returns the row, and begins the next one."""
-        fields = {"uri": self._file.name, "title": self.title, "text": "".join(self._texts)}
+        fields: dict[str, object] = {
+            "uri": self._file.name,
+            "title": self.title,
+            "text": "".join(self._texts),
+        }
         row = replace(self._file.row(fields), blocks=self._blocks, part=self._part)
         self._texts, self._size, self._blocks, self._part = [], 0, [], True
         return row
