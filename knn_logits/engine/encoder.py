@@ -81,6 +81,7 @@ class Encoder:
         self._by_first = bool(pooling.get("pooling_mode_cls_token"))
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.eval().to(self._device)
+        self.dim = int(model.config.hidden_size)  # of a vector
         self._lock = threading.Lock()
 
     @cached_property
@@ -96,11 +97,6 @@ class Encoder:
     def record(self) -> EncoderRecord:
         """The record of the encoder in a manifest."""
         return EncoderRecord(id=self.id, sha256=self.sha256, dim=self.dim)
-
-    @property
-    def dim(self) -> int:
-        """The length of a vector."""
-        return int(self._model.config.hidden_size)
 
     def knows(self, language: str) -> bool:
         """Whether the encoder has seen a language, an ISO 639 code. The default knows English."""
@@ -119,7 +115,9 @@ class Encoder:
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
             states, mask = self._states([texts[row] for row in rows], kind)
-            vectors[rows] = normalize(self._pooled(states, mask)).cpu().numpy()
+            weights = mask[:, :, None].to(states.dtype)
+            mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
+            vectors[rows] = normalize(states[:, 0] if self._by_first else mean).cpu().numpy()
         return vectors
 
     @torch.no_grad()
@@ -184,12 +182,6 @@ class Encoder:
             rows = zip(asked, counted, strict=True)
             found = np.stack([_interaction(*states, one[count]) for one, count in rows], axis=1)
         return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
-
-    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        if self._by_first:
-            return states[:, 0]
-        weights = mask[:, :, None].to(states.dtype)
-        return (states * weights).sum(dim=1) / weights.sum(dim=1)
 
 
 def _interaction(states: Tensor, mask: Tensor, asked: Tensor) -> Array:

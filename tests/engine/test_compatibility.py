@@ -8,22 +8,20 @@ from conftest import TEXTS, make_gpt2, trained_bpe
 
 import knn_logits
 from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
     SAME_WEIGHTS,
     canary_keys,
     check_model,
     check_tokenizer,
-    locate_key,
     model_record,
     vocabulary_size,
 )
 from knn_logits.engine.location import find_key
 from knn_logits.errors import MismatchError
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
 
 def check(model, store):
-    check_model(model, store, locate_key(model, store))
+    check_model(model, store, find_key(model))
 
 
 def refusal(model, store):
