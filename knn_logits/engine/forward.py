@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.hooks import KEY_PASSES, first_output, first_tensor, uncompiled
+from knn_logits.engine.hooks import KEY_PASSES, hook_key, uncompiled
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ModelError
 
@@ -85,12 +85,9 @@ def _run(
     taken: list[Tensor] = []
 
     def take(value: Any) -> None:
-        # Another thread may be generating with the same model.
-        if threading.get_ident() != owner:
-            return
-        # A module that several layers share runs several times. Its first run gives the key, as in
-        # `hooks`.
-        if taken:
+        # Another thread may be generating with the same model. A module that several layers share
+        # runs several times, and its first run gives the key.
+        if taken or threading.get_ident() != owner:
             return
         if not isinstance(value, Tensor):
             raise ModelError(f"no tensor passes through {location}; choose another key with --key")
@@ -98,20 +95,7 @@ def _run(
         if until_keys:
             raise _Reached
 
-    # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its hooks
-    # before this one was removed.
-    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if kwargs is not None:
-            take(first_tensor(args, kwargs))
-
-    def on_output(_: nn.Module, __: Any, output: Any) -> None:
-        take(first_output(output))
-
-    module = model.get_submodule(location.module)
-    if location.side == "input":
-        handle = module.register_forward_pre_hook(on_input, with_kwargs=True)
-    else:
-        handle = module.register_forward_hook(on_output)
+    handle = hook_key(model, location, take)
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}

@@ -76,14 +76,11 @@ class Weights:
         self.dim = int(functions.llama_model_n_embd(self.handle))
         # The most tokens that the model was trained to read.
         self.context_length = int(functions.llama_model_n_ctx_train(self.handle))
+        # A cache of recurrent states cannot be cut.
+        kinds = functions.llama_model_is_recurrent, functions.llama_model_is_hybrid
+        self.recurrent = any(is_kind(self.handle) for is_kind in kinds)
         if functions.llama_model_has_encoder(self.handle) or not self.size:
             raise ModelError(f"{path} is not a causal language model, which kNN needs")
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether the cache holds recurrent states, which cannot be cut."""
-        kinds = llama().llama_model_is_recurrent, llama().llama_model_is_hybrid
-        return any(is_kind(self.handle) for is_kind in kinds)
 
     @cached_property
     def settings(self) -> dict[str, str]:
