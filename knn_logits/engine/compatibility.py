@@ -50,7 +50,6 @@ _SAMPLE_TEXTS = (
     "def f(x_1): return {'a': [x_1**2, -3.5e-7]}  # comment",
 )
 
-
 # By tokenizer its size, and its record.
 _RECORDS: WeakKeyDictionary[Any, tuple[int, TokenizerRecord]] = WeakKeyDictionary()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
+import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -112,19 +112,15 @@ def _run(
         handle.remove()
     if not taken:
         raise ModelError(f"{location} did not run in a forward pass; choose another key with --key")
-    rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return as_rows(taken[0], rows_tokens, location), output
-
-
-def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
-    """Gives states the shape [rows, tokens, dim], also if the model flattens them."""
-    rows, tokens = rows_tokens
-    if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
-        return states.reshape(rows, tokens, states.shape[-1])
-    raise ModelError(
-        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens not one "
-        "vector per token; choose another key with --key"
-    )
+    (states,) = taken
+    rows, tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
+    if states.dim() < 2 or states.numel() != rows * tokens * states.shape[-1]:
+        raise ModelError(
+            f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens, not one "
+            "vector per token; choose another key with --key"
+        )
+    # Some models put all tokens into one row.
+    return states.reshape(rows, tokens, -1), output
 
 
 # Number of tokens of a timed pass through one layer, and of passes; the fastest counts.
@@ -169,14 +165,10 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
 
 def _seconds(weight: Tensor) -> float:
     states = torch.ones(_TOKENS, weight.shape[1], dtype=weight.dtype)
-    best = float("inf")
     with torch.inference_mode():
         nn.functional.linear(states, weight)
-        for _ in range(_TIMES):
-            start = time.perf_counter()
-            nn.functional.linear(states, weight)
-            best = min(best, time.perf_counter() - start)
-    return best
+        timer = timeit.Timer(lambda: nn.functional.linear(states, weight))
+        return min(timer.repeat(_TIMES, number=1))
 
 
 def _memory() -> float:

@@ -238,10 +238,9 @@ class StateCapture:
         self._finalizer()
 
     def find(self, input_ids: Tensor) -> tuple[Window, int, Tensor] | None:
-        """Finds the forward pass and the position in it that produced the scores of a call.
+        """Finds the pass and the position that produced a call's scores; None if no pass fits.
 
-        Returns:
-            The pass, the position, and the call's ids on the CPU; None if no pass fits.
+        The ids of the call are the third value, on the CPU.
         """
         windows = self._thread.windows
         if any(ids.device.type != "cpu" for ids in (input_ids, *(one.ids for one in windows))):

@@ -19,7 +19,6 @@ from knn_logits.corpus.documents import Document
 # token. So neither the template nor the tokenizer takes it for one.
 _MARK = "\ue0f0"
 
-
 # By tokenizer its size, its template, and the added tokens that the template writes.
 _WRITTEN: WeakKeyDictionary[Any, tuple[int, Any, frozenset[int]]] = WeakKeyDictionary()
 _TURNS = [("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d")]
@@ -33,7 +32,7 @@ def control_ids(tokenizer: Any, template: str | None = None) -> frozenset[int]:
     """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     ids = {number for number, token in added.items() if token.special}
-    ids |= set(getattr(tokenizer, "all_special_ids", ()))
+    ids |= special_ids(tokenizer)
     roles = [getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")]
     unknown = getattr(tokenizer, "unk_token_id", None)
     ids = ids if unknown in roles else ids - {unknown}

@@ -115,12 +115,7 @@ def _text(function: Any, *arguments: Any) -> str:
 
 
 class Context:
-    """The cache of one text, for `size` tokens; it takes the values of tensors `names`.
-
-    Raises:
-        LimitError: when the text is longer than the model's context.
-        ModelError: when there is no memory for it.
-    """
+    """The cache of one text, for `size` tokens; it takes the values of tensors `names`."""
 
     def __init__(self, weights: Weights, size: int, names: Sequence[str]) -> None:
         most, functions = weights.context_length, llama()
@@ -154,11 +149,9 @@ class Context:
     def read(
         self, tokens: Sequence[int], scored: int, *, keys_only: bool = False
     ) -> tuple[Array, dict[str, Array]]:
-        """Reads further tokens: scores and states of the last `scored` of them.
+        """Reads further tokens, and returns scores and states of the last `scored` of them.
 
-        Returns:
-            Scores, float32 [scored, vocabulary], none for `keys_only`; and the states by the name
-            of their tensor, float32 [scored, dim].
+        float32 [scored, vocabulary], none for `keys_only`; and [scored, dim] by a tensor's name.
         """
         threads, functions = torch.get_num_threads(), llama()
         functions.llama_set_n_threads(self._handle, threads, threads)
