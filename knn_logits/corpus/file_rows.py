@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from knn_logits.corpus.blocks import Block
+from knn_logits.corpus.documents import Block
 from knn_logits.corpus.parsers import Begin, Fields, Format, Left, Part, Text, format_of
 from knn_logits.corpus.rows import Row, Skip, SourceFile, UnreadableError, first_line
 from knn_logits.corpus.sandbox import Sandbox, parsed

@@ -12,8 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.corpus.blocks import Block
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Block, Document
 
 # A character for private use stands behind each sign of messages of which one spells a control
 # token. So neither the template nor the tokenizer takes it for one.

@@ -42,12 +42,9 @@ class Fields:
 
 @dataclass(frozen=True)
 class Left:
-    """A part of the file, such as `page 3`, that is left out; damaged, or not of a kind read.
+    """A part of the file that is left out; damaged, or not of a kind read."""
 
-    Without the name of a part it is a note on the file.
-    """
-
-    where: str
+    where: str  # such as `page 3`; empty for a note on the file
     reason: str
     damaged: bool = True
 
@@ -124,10 +121,7 @@ def advice_for(name: str) -> str | None:
 
 
 def looks_like_a_file(name: str) -> bool:
-    """Whether a name ends as files with text do, and hardly as one on the Hub does.
-
-    It has no blank, and is no address: "report.txt" and "./notes.md", not "U.S.A.".
-    """
+    """Whether a name is that of a file with text: "report.txt" and "./notes.md", not "U.S.A."."""
     suffixes = (*_READERS, ".gz", ".xz", ".zip")
     return _FILE.fullmatch(name) is not None and name.lower().endswith(suffixes)
 

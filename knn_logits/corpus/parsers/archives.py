@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 from zipfile import ZipFile
 
-from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.documents import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part, Text
 from knn_logits.corpus.parsers.markup import formula, source_of, texts_of
 from knn_logits.corpus.rows import UnreadableError

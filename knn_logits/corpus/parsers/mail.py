@@ -10,7 +10,7 @@ from email.message import EmailMessage
 from email.parser import BytesParser
 from typing import Any
 
-from knn_logits.corpus.blocks import prose
+from knn_logits.corpus.documents import prose
 from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
 from knn_logits.corpus.parsers.markup import texts_of
 from knn_logits.corpus.parsers.prose import flowing
@@ -76,10 +76,7 @@ def _header(message: EmailMessage, name: str) -> str:
 
 
 def _body(message: EmailMessage) -> Iterator[Text]:
-    """The text of a message: of two forms HTML, if the plain one has far fewer words.
-
-    Some programs write into the plain form only that the message is in HTML.
-    """
+    """The text of a message: of two forms HTML, if the plain one only says that there is HTML."""
     plain, html = (message.get_body((kind,)) for kind in ("plain", "html"))
     content = _content(plain if plain is not None else message) if plain or not html else ""
     texts = texts_of(_content(html))[1] if html is not None else []

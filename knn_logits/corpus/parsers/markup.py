@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.documents import quoted
 from knn_logits.corpus.parsers import Begin, Part, Text, clean
 from knn_logits.corpus.texts import decoded
 from knn_logits.store.blocks import HEADINGS

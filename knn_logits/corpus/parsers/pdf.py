@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from knn_logits.corpus.blocks import HEADING_START, TEXT_LINE
+from knn_logits.corpus.documents import HEADING_START, TEXT_LINE
 from knn_logits.corpus.parsers import Left, Part, Text, clean
 from knn_logits.corpus.rows import UnreadableError, first_line
 
@@ -79,9 +79,8 @@ def _gap(last: Text, kind: str, on_new_page: bool) -> str:
 def _without_margins(number: int, lines_of: Callable[[int], list[str]]) -> list[str]:
     """Returns the lines of a page without headers, footers and page numbers.
 
-    They stand at the edges of one of the next two pages, too, and their numbers are the same there
-    or grow as the pages' do. What a page has at its top first stays: it may be the document's title
-    or the names of a table's columns.
+    They stand at the edges of a near page, too, with the same numbers, or as many more as pages lie
+    between. What a page has at its top first stays: it may be a title or the names of columns.
     """
     lines = lines_of(number)
     left = set()

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from knn_logits.corpus.blocks import TEXT_LINE, paragraphs, prose, quoted
+from knn_logits.corpus.documents import TEXT_LINE, paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
 from knn_logits.store.blocks import HEADINGS
 
