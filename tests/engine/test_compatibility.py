@@ -119,9 +119,6 @@ def test_the_record_of_a_model():
     assert model_record(make_gpt2(layers=1)).config_sha256 != record.config_sha256
 
 
-# The key
-
-
 # The tokenizer
 
 
