@@ -20,8 +20,6 @@ from knn_logits.engine.tokens import (
 
 def with_special_tokens(tokenizer, template):
     """The same tokenizer, putting its end-of-text token around each text."""
-    from transformers import PreTrainedTokenizerFast
-
     fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     fast.post_processor = processors.TemplateProcessing(
         single=template, special_tokens=[("<|endoftext|>", 0)]
