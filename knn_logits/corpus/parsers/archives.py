@@ -23,12 +23,8 @@ from knn_logits.corpus.rows import UnreadableError
 _OLE = b"\xd0\xcf\x11\xe0"
 # Text and XML pack to between a fifth and a twentieth. A file that packs far better is hostile.
 _MOST_UNPACKED, _LEAST_SUSPECT, _MOST_RATIO = 1 << 30, 64 << 20, 200
-_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
-_PACKAGE = "{http://www.idpf.org/2007/opf}"
-_TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _PROTECTION = "META-INF/encryption.xml"
 _OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-_METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
 _FALSE = ("0", "false", "off", "none")
 _VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
@@ -57,10 +53,7 @@ def parse_xml(data: bytes) -> Any:
     """Parses XML, which may define no entities of its own. Nothing is loaded from elsewhere."""
     from lxml import etree
 
-    parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
-    )
-    root = etree.fromstring(data, parser)
+    root = etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True))
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and any(True for _ in doctype.iterentities()):
         raise UnreadableError("it defines XML entities, as in an XML bomb; save it again")
@@ -72,30 +65,25 @@ def read_epub(stream: Any) -> Iterator[Part]:
     with opened_zip(stream) as archive:
         names = {_composed(name): name for name in archive.namelist()}
         if _PROTECTION in names:
-            methods = parse_xml(archive.read(_PROTECTION)).iter(_METHOD)
+            methods = parse_xml(archive.read(_PROTECTION)).iter("{*}EncryptionMethod")
             if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
                 raise UnreadableError("protected by DRM: use an unprotected copy")
         container = parse_xml(archive.read("META-INF/container.xml"))
-        root = next(container.iter(f"{_CONTAINER}rootfile"), None)
-        name = "" if root is None else root.get("full-path", "")
+        name = next((node.get("full-path", "") for node in container.iter("{*}rootfile")), "")
         package = parse_xml(archive.read(name))
-        title = next((node.text for node in package.iter(_TITLE) if node.text), None)
-        yield Begin(None if title is None else " ".join(title.split())[:300])
-        items = {
-            node.get("id"): unquote(node.get("href", "").partition("#")[0])
-            for node in package.iter(f"{_PACKAGE}item")
-        }
-        spine = [items.get(node.get("idref"), "") for node in package.iter(f"{_PACKAGE}itemref")]
+        title = " ".join((package.findtext(".//{*}title") or "").split())[:300]
+        yield Begin(title or None)
+        hrefs = {node.get("id"): node.get("href", "") for node in package.iter("{*}item")}
         place = ""
-        for number, href in enumerate(spine, start=1):
+        for number, node in enumerate(package.iter("{*}itemref"), start=1):
+            href = unquote(hrefs.get(node.get("idref"), "").partition("#")[0])
             page = posixpath.normpath(posixpath.join(posixpath.dirname(name), href))
             if _composed(page) not in names:
                 yield Left(f"part {number}", f"it has no {page[:80]}")
                 continue
-            page = names[_composed(page)]
-            title, texts = texts_of(source_of(archive.read(page)))
+            heading, texts = texts_of(source_of(archive.read(names[_composed(page)])))
             for text in texts:
-                place = text.place or place or quoted(title or "") or f"part {number}"
+                place = text.place or place or quoted(heading or "") or f"part {number}"
                 yield text._replace(place=place, fragment="")
 
 

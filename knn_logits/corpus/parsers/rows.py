@@ -20,8 +20,7 @@ from knn_logits.errors import CorpusError
 _COST_OF_LINE = 64
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
-# The most rows and, by the file's own account, bytes of a batch.
-_ROWS, _BYTES = 64, 16 << 20
+_ROWS = 16  # of a batch, which is in memory as a whole
 _DELIMITERS = (",", ";", "\t", "|")
 # The rows that are looked at, and the part of them that has as many cells as the header.
 _SAMPLE, _USUAL_SHARE = 1000, 0.6
@@ -108,10 +107,7 @@ def read_parquet(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
     options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
     with pq.ParquetFile(stream, **options) as table:
         count = max(1, table.metadata.num_rows)
-        groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
-        size = sum(group.total_byte_size for group in groups)
-        rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
-        batches = table.iter_batches(batch_size=rows, use_threads=False)
+        batches = table.iter_batches(batch_size=_ROWS, use_threads=False)
         every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
         for number, values in enumerate(every, start=1):
             try:
