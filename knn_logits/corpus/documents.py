@@ -167,15 +167,12 @@ def is_there(name: str) -> bool:
 
 def unique_id(name: str, ids: dict[str, int]) -> str:
     """Returns `name`, with a number if it was used before. `ids` counts the uses of each name."""
-    if name not in ids:
-        ids[name] = 1
-        return name
-    number = ids[name] + 1
-    while f"{name}#{number}" in ids:
-        number += 1
-    ids[name] = number
-    ids[f"{name}#{number}"] = 1
-    return f"{name}#{number}"
+    unique = name
+    while unique in ids:
+        ids[name] += 1
+        unique = f"{name}#{ids[name]}"
+    ids[unique] = 1
+    return unique
 
 
 def quoted(name: str) -> str:

@@ -95,13 +95,12 @@ def recognised(stream: Any) -> tuple[str, bool]:
         for line in lines_of(stream, name):
             if "\0" in line:
                 raise UnreadableError(_NUL)
+        return name, False
     except UnicodeDecodeError as error:
         stream.seek(max(0, stream.tell() - _SAMPLE))
-        guess = _guessed(stream.read(2 * _SAMPLE), error, name)
+        return _guessed(stream.read(2 * _SAMPLE), error, name), True
+    finally:
         stream.seek(0)
-        return guess, True
-    stream.seek(0)
-    return name, False
 
 
 def _guessed(sample: bytes, error: UnicodeDecodeError, name: str) -> str:
