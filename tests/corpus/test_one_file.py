@@ -10,9 +10,6 @@ from knn_logits.corpus.documents import Block, Document
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
 
-GOOD = [{"text": "good"}]
-
-
 # Text files
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2, trained_bpe
+from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits.engine.compatibility import (
@@ -131,13 +132,6 @@ def test_a_padding_token_that_was_added(tokenizer, store):
     check_tokenizer(other, store)
 
 
-def bpe(texts, vocabulary, *, prefix_space=False):
-    from transformers import PreTrainedTokenizerFast
-
-    fast = trained_bpe(texts, ["<|endoftext|>"], vocabulary, prefix_space=prefix_space)
-    return PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|endoftext|>")
-
-
 @pytest.mark.parametrize(
     ("texts", "vocabulary", "prefix_space"),
     [
@@ -147,7 +141,8 @@ def bpe(texts, vocabulary, *, prefix_space=False):
     ],
 )
 def test_another_tokenizer(store, texts, vocabulary, prefix_space):
-    other = bpe(texts, vocabulary, prefix_space=prefix_space)
+    bpe = trained_bpe(texts, ["<|endoftext|>"], vocabulary, prefix_space=prefix_space)
+    other = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
     with pytest.raises(MismatchError, match="a different tokenizer") as caught:
         check_tokenizer(other, store)
     assert "\n" not in str(caught.value)

@@ -49,21 +49,6 @@ def make(kind):
     return model
 
 
-def build(model, kind, tokenizer, folder):
-    """A datastore of the model's own states."""
-    return knn_logits.build_datastore(
-        model,
-        tokenizer,
-        pair_documents() if kind in SEQ2SEQ else TEXTS,
-        folder,
-        window=knn_logits.WindowConfig(64, 32),
-        keys_dtype="float32",
-        k=K,
-        lmbda=LMBDA,
-        temperature=TEMPERATURE,
-    )
-
-
 def mixture(store, state, logits):
     """log p and log p_LM of one position, in float64, from all keys of the datastore."""
     keys = store.keys(np.arange(len(store))).astype(np.float64)
@@ -109,7 +94,17 @@ def test_the_key_is_the_input_of_the_last_feed_forward_network(model, kind):
 
 def test_generate_uses_the_exact_mixture(model, kind, tokenizer, pair_tokenizer, tmp_path):
     used = pair_tokenizer if kind in SEQ2SEQ else tokenizer
-    store = build(model, kind, used, tmp_path / "store")
+    store = knn_logits.build_datastore(
+        model,
+        used,
+        pair_documents() if kind in SEQ2SEQ else TEXTS,
+        tmp_path / "store",
+        window=knn_logits.WindowConfig(64, 32),
+        keys_dtype="float32",
+        k=K,
+        lmbda=LMBDA,
+        temperature=TEMPERATURE,
+    )
     if kind in SEQ2SEQ:
         prompts = [torch.tensor(used(source)["input_ids"]) for source, _ in PAIRS[:2]]
     else:
