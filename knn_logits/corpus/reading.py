@@ -92,7 +92,7 @@ def read_corpus(
         if name.startswith(HUB_PREFIX):  # what would be refused after hours of other files
             _dataset_loader(name)
     keys = pair_fields if pairs else (text_field,)
-    return _documents(names, keys, on_skip, on_note, on_bytes)
+    return _documents(names, keys, on_skip or _ignore, on_note or _ignore, on_bytes or _ignore)
 
 
 def corpus_bytes(paths: Sequence[str]) -> int | None:
@@ -100,7 +100,11 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
     names = checked_paths(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
-    return sum(file.size for name in names for file in _files(Path(name), lambda *_: None))
+    return sum(file.size for name in names for file in _files(Path(name), _ignore))
+
+
+def _ignore(*_: object) -> None:
+    """Takes what nobody asked to be told."""
 
 
 def checked_paths(paths: Sequence[str]) -> list[str]:
@@ -121,9 +125,9 @@ def checked_paths(paths: Sequence[str]) -> list[str]:
 def _documents(
     names: list[str],
     keys: tuple[str, ...],
-    on_skip: Skip | None,
-    on_note: Skip | None,
-    on_bytes: Callable[[int], None] | None,
+    on_skip: Skip,
+    on_note: Skip,
+    on_bytes: Callable[[int], None],
 ) -> Iterator[Document]:
     skipped: list[str] = []
     ids: dict[str, int] = {}
@@ -131,18 +135,13 @@ def _documents(
 
     def skip(name: str, reason: str) -> None:
         skipped.append(f"{name}: {reason}")
-        if on_skip is not None:
-            on_skip(name, reason)
+        on_skip(name, reason)
 
-    def beat() -> None:
-        if on_bytes is not None:
-            on_bytes(done)
-
-    with Sandbox(beat=beat) as sandbox:
-        reading = Reading(keys, skip, on_note or (lambda *_: None), sandbox)
+    with Sandbox(beat=lambda: on_bytes(done)) as sandbox:
+        reading = Reading(keys, skip, on_note, sandbox)
         for row, consumed in _rows(names, reading):
             done = consumed
-            beat()
+            on_bytes(done)
             document = None if row is None else _document(row, reading, ids, last)
             if document is not None:
                 last = document.id

@@ -111,22 +111,17 @@ class _Walk:
                 walk.skip_subtree()
             elif event == "start":
                 self._open(node)
-                self.preformatted += node.tag == "pre"
                 self._text(node.text)
             else:
-                if node.tag == "math" and not unseen:
-                    self._word(formula(node))
-                elif node.tag in _WRITTEN and not unseen:
-                    self._raised(node)
-                elif not unseen:
+                if not unseen:
                     self._close(node)
-                    self.preformatted -= node.tag == "pre"
                 self._text(node.tail)
         self._flush()
         self._end("\n\n")
 
     def _open(self, node: Any) -> None:
         tag = _tag(node)
+        self.preformatted += node.tag == "pre"
         if tag in _BLOCKS:
             self._break("\n\n" if tag in _PARAGRAPHS else "\n")
         if tag in HEADINGS:
@@ -149,7 +144,12 @@ class _Walk:
 
     def _close(self, node: Any) -> None:
         tag = _tag(node)
-        if tag in _CELLS:
+        self.preformatted -= node.tag == "pre"
+        if tag == "math":
+            self._word(formula(node))
+        elif tag in _WRITTEN:
+            self._raised(node)
+        elif tag in _CELLS:
             self.cells -= 1
             if not self.cells:
                 self._cell(node)
