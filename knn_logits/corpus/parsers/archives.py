@@ -17,7 +17,7 @@ from zipfile import ZipFile
 
 from knn_logits.corpus.documents import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part, Text
-from knn_logits.corpus.parsers.markup import formula, source_of, texts_of
+from knn_logits.corpus.parsers.markup import formula, source_of, texts_of, whole_number
 from knn_logits.corpus.rows import UnreadableError
 
 _OLE = b"\xd0\xcf\x11\xe0"
@@ -167,11 +167,10 @@ class _Numbers:
             for one in root.iter("{*}num"):
                 self._lists[_value(one, "numId")] = _value(one.find("{*}abstractNumId"))
             for level in root.iterfind("{*}abstractNum/{*}lvl"):
-                start = _value(level.find("{*}start"))
                 self._levels[_value(level.getparent(), "abstractNumId"), _value(level, "ilvl")] = (
                     _value(level.find("{*}numFmt")),
                     _value(level.find("{*}lvlText")),
-                    int(start) if re.fullmatch(r"\d{1,6}", start) else 1,
+                    whole_number(_value(level.find("{*}start")), 1),
                 )
         if "word/styles.xml" in names:
             for style in parse_xml(archive.read("word/styles.xml")).iter("{*}style"):

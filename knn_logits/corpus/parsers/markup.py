@@ -129,7 +129,7 @@ class _Walk:
         if tag in _KINDS:
             self.kinds.append("li" if self.kinds[-1] == "li" and tag != "pre" else tag)
         if tag in _LISTS:
-            self.lists.append(_number(node.get("start"), 1) if tag == "ol" else None)
+            self.lists.append(whole_number(node.get("start"), 1) if tag == "ol" else None)
         elif tag == "br":
             self.gap = " " if self.cells else self.gap + "\n" if self.gap == "\n" else "\n"
         elif tag == "li":
@@ -167,7 +167,7 @@ class _Walk:
         """The number of a list item, or a dash. One outside of a list has its mark in its text."""
         if not self.lists or self.lists[-1] is None:
             return "- " if self.lists else ""
-        number = _number(item.get("value"), self.lists[-1])
+        number = whole_number(item.get("value"), self.lists[-1])
         self.lists[-1] = number + 1
         return "" if self.numbered else f"{number}. "
 
@@ -285,12 +285,12 @@ def _tag(node: Any) -> str:
     return "span" if inline else tag
 
 
-def _number(text: str | None, default: int) -> int:
+def whole_number(text: str | None, default: int) -> int:
     return int(text) if text and re.fullmatch(r"-?\d{1,6}", text) else default
 
 
 def _span(node: Any, name: str, most: int) -> int:
-    return min(most, max(1, _number(node.get(name), 1)))
+    return min(most, max(1, whole_number(node.get(name), 1)))
 
 
 def _hidden(node: Any) -> bool:
