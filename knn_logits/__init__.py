@@ -27,8 +27,7 @@ _MODULES = {
     "engine.tokens": "text_ids",
     "measure.translation": "translate evaluate_translations",
     "measure.tuner": "tune",
-    "corpus.blocks": "Block",
-    "corpus.documents": "Document",
+    "corpus.documents": "Block Document",
     "corpus.reading": "read_corpus",
     "settings.config": "KNNConfig IndexConfig WindowConfig AskConfig",
     "engine.llama_cpp.model": "GGUFModel",
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from knn_logits.building.removing import remove_documents as remove_documents
     from knn_logits.building.updating import add_documents as add_documents
     from knn_logits.building.updating import sync_documents as sync_documents
-    from knn_logits.corpus.blocks import Block as Block
+    from knn_logits.corpus.documents import Block as Block
     from knn_logits.corpus.documents import Document as Document
     from knn_logits.corpus.reading import read_corpus as read_corpus
     from knn_logits.engine.llama_cpp.model import GGUFModel as GGUFModel

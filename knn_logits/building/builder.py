@@ -28,7 +28,6 @@ from knn_logits.building.settings_choice import choose_settings, unrepeated_ngra
 from knn_logits.building.steps import Steps, cut_documents, encoder_named, write_vectors
 from knn_logits.corpus.documents import Document, as_documents
 from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
     canary_keys,
     canary_tokens,
     vocabulary_size,
@@ -44,6 +43,7 @@ from knn_logits.settings.config import check_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import Contexts
 from knn_logits.store.job import begin
+from knn_logits.store.layout import CANARY_KEYS
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import IndexRecord, SettingsRecord
 

@@ -17,8 +17,6 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
     SAME_KEYS,
     canary_keys,
     relative_error,
@@ -28,6 +26,7 @@ from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Sources, TextWindow, compute_keys, grouped, groups_from
 from knn_logits.errors import ConfigError, KNNLogitsError, MismatchError
 from knn_logits.ray.connection import connect, machines, results
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from knn_logits.arrays import Array
 from knn_logits.building.recall import measured
-from knn_logits.engine.compatibility import CANARY_KEYS, needs_keys
+from knn_logits.engine.compatibility import needs_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index import plain_arrays
 from knn_logits.index.base import Index
@@ -21,6 +21,7 @@ from knn_logits.settings.config import IndexConfig, index_config, whole_number
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
+from knn_logits.store.layout import CANARY_KEYS
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.suffixes import suffix_order
 

@@ -16,8 +16,6 @@ from knn_logits.arrays import Array
 from knn_logits.building.planning import KeyPlan
 from knn_logits.corpus.documents import Document
 from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
     SAME_KEYS,
     canary_keys,
     canary_tokens,
@@ -27,7 +25,7 @@ from knn_logits.engine.compatibility import (
 from knn_logits.engine.encoder import Encoder, default_encoder, encoder_of
 from knn_logits.engine.pairs import PairTokenizer, tokenize_pairs
 from knn_logits.engine.passages import read_passages
-from knn_logits.engine.tokens import tokenize_with_places
+from knn_logits.engine.tokens import tokenize
 from knn_logits.engine.windows import compute_keys, windows_of
 from knn_logits.errors import ConfigError, CorpusError, MismatchError
 from knn_logits.progress import Progress, counter
@@ -37,6 +35,7 @@ from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import Contexts
 from knn_logits.store.files import map_array, read_arrays
 from knn_logits.store.job import Job
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 from knn_logits.store.records import EncoderRecord
 from knn_logits.store.writer import TokenWriter, write_keys, writing_text
 
@@ -131,7 +130,7 @@ def cut_documents(
     tokens = 0
     progress("tokens", 0, None)
     cut: Iterator[Cut] = (
-        tokenize_with_places(tokenizer, documents)
+        tokenize(tokenizer, documents)
         if pairs is None
         else ((document, ids, []) for document, ids in tokenize_pairs(pairs, documents))
     )

@@ -20,9 +20,9 @@ from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import Cut, Steps, document_fields, vectors_of_growth
 from knn_logits.corpus.documents import Document, as_documents, several, unique_id
-from knn_logits.engine.compatibility import check_model, check_tokenizer, locate_key, pair_tokenizer
+from knn_logits.engine.compatibility import check_model, check_tokenizer, pair_tokenizer
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.engine.location import find_key, is_encoder_decoder
 from knn_logits.engine.windows import tokens_of_pass
 from knn_logits.errors import CorpusError, DatastoreError
 from knn_logits.index.base import Index
@@ -174,7 +174,7 @@ def _opened(
 ) -> tuple[Datastore, KeyPlan]:
     """Opens a datastore for more text, and checks model and tokenizer before it plans the keys."""
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
-    location = locate_key(model, store)
+    location = find_key(model, store.manifest.key.name)
     batch = tokens_of_pass(model, batch_tokens)
     check_tokenizer(tokenizer, store)
     check_model(model, store, location, adds=True)

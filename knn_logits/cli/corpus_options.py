@@ -13,7 +13,7 @@ import typer
 
 from knn_logits.cli.bars import Bars
 from knn_logits.cli.terminal import say, tell
-from knn_logits.corpus.formats import DOCUMENTS
+from knn_logits.corpus.parsers import DOCUMENTS
 from knn_logits.settings.declaration import setting
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from knn_logits.cli.loading import Run, open_datastore, reads_pairs
 from knn_logits.cli.memory import MemoryOptions
 from knn_logits.cli.options import Json, Model, Settable, command
 from knn_logits.cli.terminal import answer, in_documents
-from knn_logits.corpus.formats import looks_like_a_file
+from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.corpus.reading import checked_paths
 from knn_logits.errors import ConfigError, StorageError
 from knn_logits.printable import one_line

@@ -13,7 +13,7 @@ from knn_logits.cli.bars import Bars
 from knn_logits.cli.options import Without
 from knn_logits.cli.terminal import doing, tell
 from knn_logits.corpus.documents import with_line_feeds
-from knn_logits.corpus.formats import looks_like_a_file
+from knn_logits.corpus.parsers import looks_like_a_file
 from knn_logits.errors import ConfigError, ModelError
 from knn_logits.printable import one_line
 from knn_logits.settings.config import MOST_SEED, MOST_THREADS

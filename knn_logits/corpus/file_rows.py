@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from knn_logits.corpus.blocks import Block
-from knn_logits.corpus.formats import Format, format_of
-from knn_logits.corpus.parsers import Begin, Fields, Left, Part, Text
+from knn_logits.corpus.documents import Block
+from knn_logits.corpus.parsers import Begin, Fields, Format, Left, Part, Text, format_of
 from knn_logits.corpus.rows import Row, Skip, SourceFile, UnreadableError, first_line
 from knn_logits.corpus.sandbox import Sandbox, parsed
 from knn_logits.corpus.texts import most_text, opened, too_much
@@ -46,36 +44,31 @@ def read_rows(file: SourceFile, reading: Reading) -> Iterator[Row]:
         for row in _gathered(read(file.path, format_.parser, reading.keys), format_, file, reading):
             rows += 1
             yield row
-    except (OSError, EOFError, zlib.error) as error:
-        damaged = not (isinstance(error, OSError) and error.errno)
-        reason = f"damaged gzip ({first_line(error)})" if damaged else first_line(error)
-        reading.skip(file.shown, reason + _before(rows))
-    except UnreadableError as error:
-        reading.skip(file.shown, f"{error}{_before(rows)}")
+        if not rows:
+            raise UnreadableError("empty")
+    except (OSError, UnreadableError) as error:
+        reason = str(error) if isinstance(error, UnreadableError) else first_line(error)
+        before = f"; the {rows} rows before that were read" if rows else ""
+        reading.skip(file.shown, reason + before)
     except CorpusError as error:
         raise CorpusError(f"{file.shown}{error}") from None
-
-
-def _before(rows: int) -> str:
-    return f"; the {rows} rows before that were read" if rows else ""
 
 
 def _gathered(
     parts: Iterable[Part], format_: Format, file: SourceFile, reading: Reading
 ) -> Iterator[Row]:
     """Makes rows of the parts that a parser gives."""
-    document: Gathering | None = None
-    has_text, most = False, most_text(file.size)
+    document, most = _Gathering(file), most_text(file.size)
     unit = "line" if format_.parser.endswith("read_lines") else "row"
     try:
         for part in parts:
             most -= _COST_OF_PART
+            rows: Iterable[Row] = ()
             if isinstance(part, Left):
                 report = reading.skip if part.damaged else reading.note
                 report(f"{file.shown}, {part.where}" if part.where else file.shown, part.reason)
-                rows: Iterable[Row] = ()
             elif isinstance(part, Begin):
-                document, rows = _beginning(file, part.title), ()
+                document.title = part.title
             elif isinstance(part, Fields):
                 file.consumed = max(file.consumed, int(file.size * part.done))
                 most -= sum(len(str(value)) for value in part.fields.values())
@@ -83,37 +76,34 @@ def _gathered(
             elif len(reading.keys) > 1:
                 raise UnreadableError(f"plain text without {' and '.join(reading.keys)}")
             else:
-                document = document or _beginning(file)
-                has_text = has_text or bool(part.text.strip())
                 most -= len(part.text)
                 rows = document.add(part)
             if most < 0:  # such as a table whose rows repeat one long text
                 raise too_much()
             yield from rows
     except UnreadableError as error:
-        if not has_text:
+        if not document.has_text:
             raise
         reading.skip(file.shown, f"{error}; the text before that was read")
-    if document is not None:
-        yield from document.rest()
-    elif format_.holds != "rows":
-        raise UnreadableError("empty")
+    if document.has_text:
+        yield document.taken()
 
 
-def _beginning(file: SourceFile, title: str | None = None) -> Gathering:
-    return Gathering(file.row({"uri": file.name, "title": title}))
+class _Gathering:
+    """Gathers the texts of blocks into rows. Each but the first continues the document."""
 
-
-class Gathering:
-    """Gathers the texts of blocks into copies of a row."""
-
-    def __init__(self, row: Row) -> None:
-        self._row = row
+    def __init__(self, file: SourceFile) -> None:
+        self.title: str | None = None
+        self._file, self._part = file, False
         self._texts: list[str] = []
         self._size = 0
         self._blocks: list[Block] = []
         self._place = "", ""
-        self._part = False
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the row that is gathered is not blank."""
+        return any(map(str.strip, self._texts))
 
     def add(self, part: Text) -> Iterator[Row]:
         """Takes a block, and yields the row that is full before it."""
@@ -121,7 +111,7 @@ class Gathering:
             return
         large = self._size + len(part.text) > LARGEST_ROW or len(self._blocks) >= MAX_BLOCKS
         if large and self._texts:
-            yield self._taken()
+            yield self.taken()
         place = (part.place, part.fragment) if part.place else self._place
         named = place[0] and (place != self._place or not self._blocks)
         if part.kind or named:
@@ -130,13 +120,13 @@ class Gathering:
         self._texts.append(part.text)
         self._size += len(part.text)
 
-    def rest(self) -> Iterator[Row]:
-        """Yields the rest of the text as the last row, if there is any."""
-        if any(text.strip() for text in self._texts) or not self._part:
-            yield self._taken()
-
-    def _taken(self) -> Row:
-        fields = {**self._row.fields, "text": "".join(self._texts)}
-        row = replace(self._row, fields=fields, blocks=self._blocks, part=self._part)
+    def taken(self) -> Row:
+        """Returns the row, and begins the next one."""
+        fields: dict[str, object] = {
+            "uri": self._file.name,
+            "title": self.title,
+            "text": "".join(self._texts),
+        }
+        row = replace(self._file.row(fields), blocks=self._blocks, part=self._part)
         self._texts, self._size, self._blocks, self._part = [], 0, [], True
         return row

@@ -8,6 +8,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,9 @@ def read_corpus(
     names = checked_paths(paths)
     for name in names:
         if name.startswith(HUB_PREFIX):  # what would be refused after hours of other files
-            parse_hub_name(name)
-            load_datasets(name)
+            _dataset_loader(name)
     keys = pair_fields if pairs else (text_field,)
-    return _documents(names, keys, on_skip, on_note, on_bytes)
+    return _documents(names, keys, on_skip or _ignore, on_note or _ignore, on_bytes or _ignore)
 
 
 def corpus_bytes(paths: Sequence[str]) -> int | None:
@@ -100,7 +100,11 @@ def corpus_bytes(paths: Sequence[str]) -> int | None:
     names = checked_paths(paths)
     if any(name.startswith(HUB_PREFIX) for name in names):
         return None
-    return sum(file.size for name in names for file in _files(Path(name), lambda *_: None))
+    return sum(file.size for name in names for file in _files(Path(name), _ignore))
+
+
+def _ignore(*_: object) -> None:
+    """Takes what nobody asked to be told."""
 
 
 def checked_paths(paths: Sequence[str]) -> list[str]:
@@ -121,9 +125,9 @@ def checked_paths(paths: Sequence[str]) -> list[str]:
 def _documents(
     names: list[str],
     keys: tuple[str, ...],
-    on_skip: Skip | None,
-    on_note: Skip | None,
-    on_bytes: Callable[[int], None] | None,
+    on_skip: Skip,
+    on_note: Skip,
+    on_bytes: Callable[[int], None],
 ) -> Iterator[Document]:
     skipped: list[str] = []
     ids: dict[str, int] = {}
@@ -131,18 +135,13 @@ def _documents(
 
     def skip(name: str, reason: str) -> None:
         skipped.append(f"{name}: {reason}")
-        if on_skip is not None:
-            on_skip(name, reason)
+        on_skip(name, reason)
 
-    def beat() -> None:
-        if on_bytes is not None:
-            on_bytes(done)
-
-    with Sandbox(beat=beat) as sandbox:
-        reading = Reading(keys, skip, on_note or (lambda *_: None), sandbox)
+    with Sandbox(beat=lambda: on_bytes(done)) as sandbox:
+        reading = Reading(keys, skip, on_note, sandbox)
         for row, consumed in _rows(names, reading):
             done = consumed
-            beat()
+            on_bytes(done)
             document = None if row is None else _document(row, reading, ids, last)
             if document is not None:
                 last = document.id
@@ -158,7 +157,7 @@ def _rows(names: list[str], reading: Reading) -> Iterator[tuple[Row | None, int]
     before = 0
     for name in names:
         if name.startswith(HUB_PREFIX):
-            yield from ((row, before) for row in read_hub(name, reading.keys))
+            yield from ((row, before) for row in _hub_rows(name, reading.keys))
             continue
         for file in _files(Path(name), reading.skip):
             for row in read_rows(file, reading):
@@ -238,37 +237,30 @@ def _document(row: Row, reading: Reading, ids: dict[str, int], last: str) -> Doc
     )
 
 
-def parse_hub_name(name: str) -> tuple[str, str | None, str]:
-    """Splits a name into dataset, configuration (None for the default) and split."""
+def _dataset_loader(name: str) -> Callable[[], Any]:
+    """Returns a function that opens the stream of a dataset; needs the library `datasets`."""
     dataset, config, split, *_ = f"{name.removeprefix(HUB_PREFIX)}::".split(":", 2)
     if not dataset.strip():
         raise CorpusError(
             f"{display_name(name)!r} is not a dataset name; use hf:DATASET:CONFIG:SPLIT"
         )
-    return dataset, config or None, split.rstrip(":") or "train"
-
-
-def load_datasets(name: str) -> Any:
-    """Imports `load_dataset` of the optional library `datasets`, which reads `name`."""
     try:
         from datasets import load_dataset
     except ImportError as error:  # Python imports a folder of this name as a package
         raise MissingDependencyError(
             f'{display_name(name)} needs datasets: pip install "knn-logits[datasets]"'
         ) from error
-    return load_dataset
+    split = split.rstrip(":") or "train"
+    return partial(load_dataset, dataset, config or None, split=split, streaming=True)
 
 
-def read_hub(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
+def _hub_rows(name: str, keys: tuple[str, ...]) -> Iterator[Row]:
     """Streams the rows of a dataset. Nothing is skipped, since most of it would be lost unseen."""
-    load_dataset = load_datasets(name)
-    dataset, config, split = parse_hub_name(name)
-    shown = display_name(name)
+    load, shown = _dataset_loader(name), display_name(name)
     rows: Iterator[Mapping[str, object]] | None = None
     for number in itertools.count(1):
         try:  # loading scripts, servers and decoders may raise any exception
-            if rows is None:
-                rows = iter(load_dataset(dataset, config, split=split, streaming=True))
+            rows = iter(load()) if rows is None else rows
             values = next(rows, None)
         except Exception as error:
             raise CorpusError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from knn_logits.corpus.blocks import Block
+from knn_logits.corpus.documents import Block
 from knn_logits.printable import first_few, printable
 
 TEXT_KEYS = ("text",)
@@ -72,10 +72,9 @@ def first_line(error: BaseException) -> str:
 
 
 def fields_of(value: Any, keys: tuple[str, ...]) -> dict[str, object]:
-    """Returns the fields of a row, of which those of the keys are texts. A null is an empty text.
+    """Returns the fields of a row, of which those of the keys are texts; a null is an empty one.
 
-    Fields that keys such as `translation.en` name move to the top. A row with `question` and
-    `answer` in place of `text` gets a text of both. A ValueError says why a value is not a row.
+    Such fields of objects move to the top. A ValueError says why a value is not a row.
     """
     if not isinstance(value, dict):
         raise ValueError(f"a {type(value).__name__}, not an object with fields")

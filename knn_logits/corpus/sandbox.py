@@ -18,8 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from knn_logits.corpus.formats import advice_for, parser_format
-from knn_logits.corpus.parsers import Begin, Fields, Left, Parser, Part, Text
+from knn_logits.corpus.parsers import PARSERS, Begin, Fields, Left, Parser, Part, Text, advice_for
 from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, display_name, fields_of, first_line
 from knn_logits.corpus.texts import EXTRA, lines_of, opened, recognised
 from knn_logits.errors import CorpusError
@@ -38,13 +37,15 @@ PROGRAM = (
 _LONGEST_BLOCK = 1 << 20
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
+# How the answers to a request end, unless the child has to be replaced.
+_LAST = ["end"], ["wrong"], ["refused"]
 _BEAT_SECONDS = 0.1
 # Libraries reserve memory for every processor of a machine, which the limit would count.
 _SMALL_PROCESS = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
 _SMALL_PROCESS |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-class Sandbox:
+class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
     """Parses files in a child process, which starts with the first file."""
 
     def __init__(
@@ -63,9 +64,6 @@ class Sandbox:
         self.child: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._lines: queue.Queue[bytes] = queue.Queue(_LINES_AHEAD)
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -86,18 +84,11 @@ class Sandbox:
             with contextlib.suppress(OSError):  # the child died while it waited
                 child.stdin.write(json.dumps(request).encode() + b"\n")
                 child.stdin.flush()
-            while True:
-                since = time.monotonic()
-                try:
-                    answer = self._next_answer(min(self._patience, self._left))
-                finally:
-                    self._left -= time.monotonic() - since
-                match answer:
-                    case ["end"] | ["wrong" | "refused", str()]:
-                        finished = True
-                if answer == ["end"]:
-                    return
-                yield _checked(answer, keys)
+            while not finished:
+                answer = self._next_answer()
+                finished = isinstance(answer, list) and answer[:1] in _LAST
+                if answer != ["end"]:
+                    yield _checked(answer, keys)
         finally:
             if not finished:  # it crashed, lacks memory, or has half an answer left
                 self.close()
@@ -110,11 +101,8 @@ class Sandbox:
         while self._pump.is_alive():  # it may wait to hand over a line
             with contextlib.suppress(queue.Empty):
                 self._lines.get(timeout=0.01)
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        child.wait()
+        with contextlib.suppress(OSError), child:
+            pass  # `Popen` closes its pipes, and waits for its end
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.child is None or self.child.poll() is not None:
@@ -135,19 +123,21 @@ class Sandbox:
             self._pump.start()
         return self.child
 
-    def _next_answer(self, seconds: float) -> Any:
-        """Waits for the next line of the child."""
-        end = time.monotonic() + seconds
-        while True:
+    def _next_answer(self) -> Any:
+        """Waits for the next line of the child; None for one that is no JSON."""
+        start, seconds = time.monotonic(), min(self._patience, self._left)
+        line, waited = None, 0.0
+        while line is None and waited < seconds:
             self._beat()
             with contextlib.suppress(queue.Empty):
                 line = self._lines.get(timeout=_BEAT_SECONDS)
-                break
-            if time.monotonic() >= end:
-                raise UnreadableError(
-                    f"reading it took longer than {seconds:.0f} s, as with a damaged or "
-                    "malicious file; save it again or split it"
-                )
+            waited = time.monotonic() - start
+        self._left -= waited
+        if line is None:
+            raise UnreadableError(
+                f"reading it took longer than {seconds:.0f} s, as with a damaged or malicious "
+                "file; save it again or split it"
+            )
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(line)
         return None
@@ -247,7 +237,7 @@ def parsed(path: Path, parser: str, keys: tuple[str, ...]) -> Iterator[Part]:
     """Yields the parts of a file in order, as a parser of the registry reads them."""
     module, name = parser.split(".")
     read = cast(Parser, getattr(import_module(f"knn_logits.corpus.parsers.{module}"), name))
-    holds = parser_format(parser).holds
+    holds = PARSERS[parser].holds
     try:
         with opened(path) as stream:
             if holds == "text":

@@ -7,12 +7,13 @@ import contextlib
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from knn_logits.corpus.documents import visible
-from knn_logits.corpus.rows import UnreadableError
+from knn_logits.corpus.rows import UnreadableError, first_line
 
 # A longer line is taken in parts.
 _LONGEST_LINE = 1 << 20
@@ -57,7 +58,10 @@ class _Unpacked(gzip.GzipFile):
     """The content of a gzip file. It refuses more text than a file of its size may give."""
 
     def readinto(self, buffer: Any) -> int:
-        data = self.read1(len(buffer))  # without waiting for what is damaged
+        try:
+            data = self.read1(len(buffer))  # without waiting for what is damaged
+        except (OSError, EOFError, zlib.error) as error:
+            raise UnreadableError(f"damaged gzip ({first_line(error)})") from None
         if self.tell() > most_text(os.fstat(self.fileno()).st_size):
             raise too_much()
         buffer[: len(data)] = data
@@ -91,13 +95,12 @@ def recognised(stream: Any) -> tuple[str, bool]:
         for line in lines_of(stream, name):
             if "\0" in line:
                 raise UnreadableError(_NUL)
+        return name, False
     except UnicodeDecodeError as error:
         stream.seek(max(0, stream.tell() - _SAMPLE))
-        guess = _guessed(stream.read(2 * _SAMPLE), error, name)
+        return _guessed(stream.read(2 * _SAMPLE), error, name), True
+    finally:
         stream.seek(0)
-        return guess, True
-    stream.seek(0)
-    return name, False
 
 
 def _guessed(sample: bytes, error: UnicodeDecodeError, name: str) -> str:

@@ -15,18 +15,16 @@ from torch import nn
 
 from knn_logits.arrays import Array
 from knn_logits.engine.forward import evaluating, input_device, key_states
-from knn_logits.engine.location import KeyLocation, find_key, is_encoder_decoder
+from knn_logits.engine.location import KeyLocation, is_encoder_decoder
 from knn_logits.engine.model_loading import TRANSFORMERS
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.errors import DatastoreError, MismatchError, ModelError
-from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 from knn_logits.store.records import ModelRecord, TokenizerRecord
 
 logger = logging.getLogger(__name__)
 
-CANARY_TOKENS = layout.CANARY_TOKENS
-CANARY_KEYS = layout.CANARY_KEYS
 CANARY_LENGTH = 32
 
 # Limits of the relative distance between a model's keys and the canary's. Rounding in the same
@@ -40,29 +38,17 @@ SAME_WEIGHTS = 0.05
 SAME_QUANTISED = 0.35
 
 # Settings that say where a model came from or how it is run, and not what it computes.
-_VOLATILE = frozenset(
-    (
-        "_name_or_path",
-        "_commit_hash",
-        "_attn_implementation",
-        "attn_implementation",
-        "architectures",
-        "dtype",
-        "torch_dtype",
-        "output_attentions",
-        "output_hidden_states",
-        "return_dict",
-        "transformers_version",
-        "use_cache",
-    )
-)
+_VOLATILE = (
+    "_name_or_path", "_commit_hash", "_attn_implementation", "attn_implementation",
+    "architectures", "dtype", "torch_dtype", "output_attentions", "output_hidden_states",
+    "return_dict", "transformers_version", "use_cache",
+)  # fmt: skip
 _SAMPLE_TEXTS = (
     "The quick brown fox, aged 42, jumped over 13 lazy dogs in 1987.",
     "  two  spaces\tand a tab\nand lines\n\n",
     "Grüße, naïve café, Ελλάδα, Привет, 你好, 👍🏽, don't",
     "def f(x_1): return {'a': [x_1**2, -3.5e-7]}  # comment",
 )
-
 
 # By tokenizer its size, and its record.
 _RECORDS: WeakKeyDictionary[Any, tuple[int, TokenizerRecord]] = WeakKeyDictionary()
@@ -167,24 +153,12 @@ def relative_error(keys: Array, expected: Array) -> float:
     return float(np.linalg.norm(keys - expected) / max(float(np.linalg.norm(expected)), 1e-12))
 
 
-def locate_key(model: nn.Module, store: Datastore) -> KeyLocation:
-    """Finds the place in a model that a datastore's keys were taken from."""
-    return find_key(model, store.manifest.key.name)
-
-
 def pair_tokenizer(
     model: nn.Module, tokenizer: Any, store: Datastore | None = None, **options: str | None
 ) -> PairTokenizer | None:
-    """Makes the tokenizer of source and target pairs for an encoder-decoder model.
+    """Makes the tokenizer of pairs for an encoder-decoder model; None for a causal model.
 
-    Args:
-        model: The model.
-        tokenizer: Its tokenizer.
-        store: A datastore whose pairs were cut in the same way, if there is one.
-        options: `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
-
-    Returns:
-        The tokenizer of pairs, or None for a causal model.
+    `options` are `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
     """
     if not is_encoder_decoder(model):
         return None

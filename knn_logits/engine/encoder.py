@@ -53,14 +53,9 @@ _UNRELATED = (
 
 
 class Encoder:
-    """A sentence encoder.
+    """A sentence encoder: a Hub id, or a folder in the form of sentence-transformers.
 
-    Args:
-        name: A Hub id, or a folder in the form of sentence-transformers.
-        download: Whether the encoder may be fetched from the Hub; otherwise it has to be there.
-
-    Raises:
-        ConfigError: when there is no such encoder, or it cannot be fetched.
+    `ConfigError` if it cannot be opened. Without `download` it is not fetched from the Hub.
     """
 
     def __init__(self, name: str, *, download: bool = True) -> None:
@@ -81,6 +76,7 @@ class Encoder:
         self._by_first = bool(pooling.get("pooling_mode_cls_token"))
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.eval().to(self._device)
+        self.dim = int(model.config.hidden_size)  # of a vector
         self._lock = threading.Lock()
 
     @cached_property
@@ -97,29 +93,24 @@ class Encoder:
         """The record of the encoder in a manifest."""
         return EncoderRecord(id=self.id, sha256=self.sha256, dim=self.dim)
 
-    @property
-    def dim(self) -> int:
-        """The length of a vector."""
-        return int(self._model.config.hidden_size)
-
     def knows(self, language: str) -> bool:
         """Whether the encoder has seen a language, an ISO 639 code. The default knows English."""
         return self.id != DEFAULT_ENCODER or language == "en"
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str], kind: str = "document") -> Array:
-        """Encodes texts as vectors of length 1, float32 [texts, dim].
+        """Encodes texts as vectors of length 1, float32 [texts, dim], by their first 256 tokens.
 
-        Args:
-            texts: The texts. Of a long one the first 256 tokens count.
-            kind: "query" or "document", for encoders that read them after different words.
+        Some encoders read a text after other words if its kind is "query".
         """
         vectors = np.zeros((len(texts), self.dim), np.float32)
         order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
             states, mask = self._states([texts[row] for row in rows], kind)
-            vectors[rows] = normalize(self._pooled(states, mask)).cpu().numpy()
+            weights = mask[:, :, None].to(states.dtype)
+            mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
+            vectors[rows] = normalize(states[:, 0] if self._by_first else mean).cpu().numpy()
         return vectors
 
     @torch.no_grad()
@@ -129,10 +120,7 @@ class Encoder:
         For each of the question's tokens the largest cosine with a token of a text is taken:
         Khattab and Zaharia (2020), "ColBERT", equation 3. A text about something related lacks a
         few of the tokens, which their soft minimum, -1/b ln mean(exp(-b cosine)), shows more than
-        their mean.
-
-        Returns:
-            The soft minima and the means, float32 [texts] each.
+        their mean. Returns the soft minima and the means, float32 [texts] each.
         """
         asked, counted = self._states([question], "query", special=False)
         found = _interaction(*self._states(texts, "document"), asked[0, counted[0]])
@@ -158,16 +146,9 @@ class Encoder:
         return self._model(**inputs).last_hidden_state, mask if special else mask & (marks == 0)
 
     def similarities(self, vectors: Array, query: Array) -> Array:
-        """Compares texts with a question: 0 like unrelated sentences, 1 for the same direction.
+        """Compares vectors [texts, dim] with that of a question: 0 like unrelated sentences.
 
-        Encoders differ in the cosine of unrelated sentences, from 0.05 to 0.8.
-
-        Args:
-            vectors: The vectors of the texts, [texts, dim].
-            query: The vector of the question, float32 [dim].
-
-        Returns:
-            float32 [texts].
+        1 is the same direction. The cosine of unrelated sentences is 0.05 to 0.8 by encoder.
         """
         cosines: Array = vectors.astype(np.float32) @ query
         unrelated, _ = self._unrelated
@@ -184,12 +165,6 @@ class Encoder:
             rows = zip(asked, counted, strict=True)
             found = np.stack([_interaction(*states, one[count]) for one, count in rows], axis=1)
         return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
-
-    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
-        if self._by_first:
-            return states[:, 0]
-        weights = mask[:, :, None].to(states.dtype)
-        return (states * weights).sum(dim=1) / weights.sum(dim=1)
 
 
 def _interaction(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
@@ -209,12 +184,9 @@ def default_encoder() -> str:
 
 @cache
 def encoder_of(record: EncoderRecord) -> Encoder:
-    """Opens the encoder of a datastore's vectors.
+    """Opens the encoder of a datastore; `ConfigError` if it is not here or has other weights.
 
     Only the default is fetched from the Hub: a datastore may be a stranger's.
-
-    Raises:
-        ConfigError: when it is not here, or has other weights.
     """
     problem = ConfigError("there is no sentence encoder here")
     for name in dict.fromkeys(filter(None, [default_encoder(), record.id])):

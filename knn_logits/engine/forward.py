@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import time
+import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.hooks import KEY_PASSES, first_output, first_tensor, uncompiled
+from knn_logits.engine.hooks import KEY_PASSES, hook_key, uncompiled
 from knn_logits.engine.location import KeyLocation
 from knn_logits.errors import ModelError
 
@@ -85,12 +85,9 @@ def _run(
     taken: list[Tensor] = []
 
     def take(value: Any) -> None:
-        # Another thread may be generating with the same model.
-        if threading.get_ident() != owner:
-            return
-        # A module that several layers share runs several times. Its first run gives the key, as in
-        # `hooks`.
-        if taken:
+        # Another thread may be generating with the same model. A module that several layers share
+        # runs several times, and its first run gives the key.
+        if taken or threading.get_ident() != owner:
             return
         if not isinstance(value, Tensor):
             raise ModelError(f"no tensor passes through {location}; choose another key with --key")
@@ -98,20 +95,7 @@ def _run(
         if until_keys:
             raise _Reached
 
-    # PyTorch calls this without `kwargs` in another thread's pass, where that pass listed its hooks
-    # before this one was removed.
-    def on_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> None:
-        if kwargs is not None:
-            take(first_tensor(args, kwargs))
-
-    def on_output(_: nn.Module, __: Any, output: Any) -> None:
-        take(first_output(output))
-
-    module = model.get_submodule(location.module)
-    if location.side == "input":
-        handle = module.register_forward_pre_hook(on_input, with_kwargs=True)
-    else:
-        handle = module.register_forward_hook(on_output)
+    handle = hook_key(model, location, take)
     output = None
     accepted = inspect.signature(model.forward).parameters
     extra: dict[str, Any] = {"use_cache": False} if "use_cache" in accepted else {}
@@ -128,19 +112,15 @@ def _run(
         handle.remove()
     if not taken:
         raise ModelError(f"{location} did not run in a forward pass; choose another key with --key")
-    rows_tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
-    return as_rows(taken[0], rows_tokens, location), output
-
-
-def as_rows(states: Tensor, rows_tokens: torch.Size, location: KeyLocation) -> Tensor:
-    """Gives states the shape [rows, tokens, dim], also if the model flattens them."""
-    rows, tokens = rows_tokens
-    if states.dim() >= 2 and states.numel() == rows * tokens * states.shape[-1]:
-        return states.reshape(rows, tokens, states.shape[-1])
-    raise ModelError(
-        f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens not one "
-        "vector per token; choose another key with --key"
-    )
+    (states,) = taken
+    rows, tokens = inputs.get("decoder_input_ids", inputs["input_ids"]).shape
+    if states.dim() < 2 or states.numel() != rows * tokens * states.shape[-1]:
+        raise ModelError(
+            f"{location} has the shape {tuple(states.shape)} for {rows} x {tokens} tokens, not one "
+            "vector per token; choose another key with --key"
+        )
+    # Some models put all tokens into one row.
+    return states.reshape(rows, tokens, -1), output
 
 
 # Number of tokens of a timed pass through one layer, and of passes; the fastest counts.
@@ -185,14 +165,10 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
 
 def _seconds(weight: Tensor) -> float:
     states = torch.ones(_TOKENS, weight.shape[1], dtype=weight.dtype)
-    best = float("inf")
     with torch.inference_mode():
         nn.functional.linear(states, weight)
-        for _ in range(_TIMES):
-            start = time.perf_counter()
-            nn.functional.linear(states, weight)
-            best = min(best, time.perf_counter() - start)
-    return best
+        timer = timeit.Timer(lambda: nn.functional.linear(states, weight))
+        return min(timer.repeat(_TIMES, number=1))
 
 
 def _memory() -> float:

@@ -110,20 +110,34 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
         yield
 
 
-class _Hooks:
-    """The hook functions. They hold the states of each thread, and no part of the processor.
+def hook_key(model: nn.Module, location: KeyLocation, take: Callable[[Any], None]) -> Any:
+    """Calls `take` with what passes at a location; returns the handle that removes the hook.
 
-    Another thread may remove the hooks during a forward pass. They are then called once more
-    without `kwargs`, and nobody will ask for those states.
+    If another thread removes it during a pass, PyTorch calls it once more without `last`.
     """
+    takes_input = location.side == "input"
 
-    def __init__(self, model: nn.Module, decoder: nn.Module, location: KeyLocation) -> None:
+    @_untraced
+    def on_key(_: nn.Module, args: tuple[Any, ...], last: Any = None) -> None:
+        # `last` has the keyword arguments of the module, or its output.
+        if last is not None:
+            take(first_tensor(args, last) if takes_input else first_output(last))
+
+    module = model.get_submodule(location.module)
+    if takes_input:
+        return module.register_forward_pre_hook(on_key, with_kwargs=True)
+    return module.register_forward_hook(on_key)
+
+
+class _Hooks:
+    """The hook functions. They hold the states of each thread, and no part of the processor."""
+
+    def __init__(self, model: nn.Module, decoder: nn.Module) -> None:
         self.thread = _ThreadState()
         self._decoder = weakref.ref(decoder)
         self._model_names = list(inspect.signature(model.forward).parameters)
         self._names = list(inspect.signature(decoder.forward).parameters)
         self._ids_name = "decoder_input_ids" if is_encoder_decoder(model) else "input_ids"
-        self._takes_input = location.side == "input"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Hooks:
         return self  # a copied model has its own decoder
@@ -158,13 +172,10 @@ class _Hooks:
         if isinstance(ids, Tensor):
             thread.open = start, ids
 
-    @_untraced
-    def on_key(self, _: nn.Module, args: tuple[Any, ...], last: Any = None) -> None:
-        """Takes the states. `last` has the keyword arguments of the module, or its output."""
+    def on_key(self, states: Any) -> None:
         thread = self.thread
-        if thread.open is None or last is None:
+        if thread.open is None:
             return
-        states = first_tensor(args, last) if self._takes_input else first_output(last)
         (start, ids), thread.open = thread.open, None
         if not isinstance(states, Tensor) or states.numel() != ids.numel() * states.shape[-1]:
             return  # not one vector per token, such as with embeddings before the ids
@@ -212,15 +223,11 @@ class StateCapture:
 
     def __init__(self, model: nn.Module, location: KeyLocation) -> None:
         decoder = decoder_of(model)
-        module = model.get_submodule(location.module)
-        hooks = _Hooks(model, decoder, location)
+        hooks = _Hooks(model, decoder)
         handles = [decoder.register_forward_pre_hook(hooks.on_decoder, with_kwargs=True)]
         if decoder is not model:
             handles.append(model.register_forward_pre_hook(hooks.on_model, with_kwargs=True))
-        if location.side == "input":
-            handles.append(module.register_forward_pre_hook(hooks.on_key, with_kwargs=True))
-        else:
-            handles.append(module.register_forward_hook(hooks.on_key))
+        handles.append(hook_key(model, location, hooks.on_key))
         _forget_compiled(model)
         self._thread = hooks.thread
         self._finalizer = weakref.finalize(self, _detach, handles, weakref.ref(model))
@@ -231,16 +238,12 @@ class StateCapture:
         self._finalizer()
 
     def find(self, input_ids: Tensor) -> tuple[Window, int, Tensor] | None:
-        """Finds the forward pass and the position in it that produced the scores of a call.
+        """Finds the pass and the position that produced a call's scores; None if no pass fits.
 
-        Returns:
-            The pass, the position, and the call's ids on the CPU; None if no pass fits.
+        The ids of the call are the third value, on the CPU.
         """
         windows = self._thread.windows
-        on_host = input_ids.device.type == "cpu"
-        for window in windows:
-            on_host = on_host and window.ids.device.type == "cpu"
-        if not on_host:
+        if any(ids.device.type != "cpu" for ids in (input_ids, *(one.ids for one in windows))):
             input_ids = _on_host(input_ids, windows)
         rows, length = input_ids.shape
         for window in reversed(windows):
@@ -281,16 +284,10 @@ def _detach(handles: list[Any], model: weakref.ref[nn.Module]) -> None:
 
 
 class Call:
-    """The call of a logits processor that is running.
-
-    Attributes:
-        drafts: Whether a candidate generator makes it, with scores of an assistant.
-        processors: The list of processors, which each `generate()` makes anew; None without one.
-        config: The `generation_config` of the loop that called the list; None without one.
-        going_on: int64 [rows], 0 for rows that had ended and get only padding; None if unknown.
-    """
+    """The call of a logits processor that is running."""
 
     def __init__(self) -> None:
+        # Whether a candidate generator makes it, with scores of an assistant
         lists, self.drafts = None, False
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -299,8 +296,10 @@ class Call:
             self.drafts = self.drafts or frame.f_code.co_name == _DRAFT
             frame = frame.f_back
         loop = None if lists is None else lists.f_back
+        # Each `generate()` makes a list of processors and a configuration; None outside of it.
         self.processors = _local(lists, "self")
         self.config: Any = _local(loop, "generation_config")
+        # int64 [rows], 0 for rows that had ended and get only padding; None if unknown.
         going_on = _local(loop, "unfinished_sequences")
         self.going_on = going_on if isinstance(going_on, Tensor) else None
 
@@ -318,19 +317,13 @@ def _local(frame: FrameType | None, name: str) -> Any:
 
 
 class Course:
-    """The calls that one generation has made so far.
-
-    Attributes:
-        start: The length of its prompt.
-        ends: The tokens that end its texts.
-        recording: What the processor's recorder keeps of it.
-    """
+    """The calls that one generation has made so far."""
 
     def __init__(self, call: Call, length: int) -> None:
         self.processors = None if call.processors is None else weakref.ref(call.processors)
-        self.start = self.first = self.longest = length
-        self.ends: list[int] = []
-        self.recording: Any = None
+        self.start = self.first = self.longest = length  # `start` is that of its prompt
+        self.ends: list[int] = []  # the tokens that end its texts
+        self.recording: Any = None  # what the processor's recorder keeps of it
 
 
 class Courses(threading.local):

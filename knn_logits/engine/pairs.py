@@ -75,11 +75,8 @@ class PairTokenizer:
 
     def sources(self, texts: Sequence[str]) -> list[Array]:
         """Cuts sources into the tokens that the encoder reads."""
-        sources: list[Array] = []
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = [self.source_prefix + text for text in texts[first : first + _TEXTS_AT_ONCE]]
-            ids, _ = cut_texts(self.tokenizer, part)
-            sources += [np.array(self._cut(row), np.int32) for row in ids]
+        ids, _ = cut_texts(self.tokenizer, [self.source_prefix + text for text in texts])
+        sources = [np.array(self._cut(row), np.int32) for row in ids]
         if not all(map(len, sources)):
             raise CorpusError("a source is empty, so the encoder has no input; remove it")
         return sources
@@ -110,12 +107,8 @@ class PairTokenizer:
                 f"{type(self.tokenizer).__name__} supports several languages: set the target "
                 "language with --target-lang (target_lang= in Python)"
             )
-        targets: list[list[int]] = []
-        for first in range(0, len(texts), _TEXTS_AT_ONCE):
-            part = list(texts[first : first + _TEXTS_AT_ONCE])
-            labels, _ = cut_texts(self.tokenizer, part, target=True)
-            targets += [self._decoder_text(ids) for ids in labels]
-        return targets
+        labels, _ = cut_texts(self.tokenizer, texts, target=True)
+        return [self._decoder_text(ids) for ids in labels]
 
     def _decoder_text(self, labels: Sequence[int]) -> list[int]:
         ids = list(labels)

@@ -38,15 +38,10 @@ _LANGUAGE_CHARACTERS = 4000
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, a list item, a table row or a piece of code.
+    """A sentence, a list item, a table row or a piece of code."""
 
-    Attributes:
-        text: Its text in one line, code excepted, without the marker of a list.
-        lead: What it has to be read with: the header of its table, the introduction of its list, or
-            the question before it; may be empty.
-    """
-
-    text: str
+    text: str  # in one line, code excepted, without the marker of a list
+    # What it has to be read with: its table's header, its list's introduction, a question before it
     lead: str = ""
 
     @property
@@ -57,27 +52,16 @@ class Sentence:
 
 @dataclass(frozen=True, eq=False)
 class Passage:
-    """A section of a document, or a part of it, that is read and shown as a whole.
-
-    Attributes:
-        store: The datastore.
-        document: The document's number in it.
-        first: Position of its first token in the datastore's tokens.
-        end: Position after its last token.
-        headings: The headings that it stands under, the highest level first.
-        text: Its text.
-        language: The ISO 639 code of its document's language.
-        sentences: Its sentences, in their order. Headings and lone questions are none.
-    """
+    """A section of a document, or a part of it, that is read and shown as a whole."""
 
     store: Datastore
-    document: int
-    first: int
-    end: int
-    headings: tuple[str, ...]
+    document: int  # its number in the datastore
+    first: int  # position of its first token in the datastore's tokens
+    end: int  # position after its last token
+    headings: tuple[str, ...]  # those that it stands under, the highest level first
     text: str
-    language: str
-    sentences: tuple[Sentence, ...] = field(repr=False)
+    language: str  # the ISO 639 code of its document's language
+    sentences: tuple[Sentence, ...] = field(repr=False)  # without headings and lone questions
 
     @property
     def title(self) -> str:
@@ -244,8 +228,8 @@ def bm25s() -> ModuleType:
 
 # bm25s has lists of common words in these languages, and Snowball stems them.
 _LANGUAGES = {
-    "english": "en", "danish": "da", "dutch": "nl", "french": "fr", "german": "de",
-    "italian": "it", "norwegian": "nb", "portuguese": "pt", "spanish": "es", "swedish": "sv",
+    "en": "english", "da": "danish", "nl": "dutch", "fr": "french", "de": "german",
+    "it": "italian", "nb": "norwegian", "pt": "portuguese", "es": "spanish", "sv": "swedish",
 }  # fmt: skip
 # The first letter of another script and its language, for the borders of sentences.
 _SCRIPTS = (
@@ -269,9 +253,8 @@ def folded(text: str) -> str:
 @cache
 def common_words(language: str) -> frozenset[str]:
     """The folded words of a language that say nothing of what a text is about."""
-    name = next((name for name, code in _LANGUAGES.items() if code == language), "").upper()
-    name = f"STOPWORDS_{'EN_PLUS' if language == 'en' else name}"
-    listed = getattr(bm25s().stopwords, name, ())
+    name = "EN_PLUS" if language == "en" else _LANGUAGES.get(language, "").upper()
+    listed = getattr(bm25s().stopwords, f"STOPWORDS_{name}", ())
     return frozenset(map(folded, listed))
 
 
@@ -282,15 +265,13 @@ def language_of(text: str) -> str:
             return code
     words = _WORD.findall(folded(text))
     return max(
-        _LANGUAGES.values(),
-        key=lambda language: sum(word in common_words(language) for word in words),
+        _LANGUAGES, key=lambda language: sum(word in common_words(language) for word in words)
     )
 
 
 @cache
 def _stemmer(language: str) -> Stemmer.Stemmer | None:
-    name = next((name for name, code in _LANGUAGES.items() if code == language), None)
-    return Stemmer.Stemmer(name) if name else None
+    return Stemmer.Stemmer(_LANGUAGES[language]) if language in _LANGUAGES else None
 
 
 def words_of(text: str, language: str, *, common: bool = True) -> list[str]:

@@ -102,10 +102,6 @@ class InnerText:
             token for token in dict.fromkeys(ids) if decoded(tokenizer, [token]).strip().isalpha()
         )
         self._behind = list(islice(words, 1))
-        self._before = len(decoded(tokenizer, self._behind))
-
-    def __call__(self, ids: Iterable[int]) -> str:
-        return decoded(self._tokenizer, [*self._behind, *ids])[self._before :]
 
     def parts(self, ids: Iterable[int]) -> list[str]:
         """Returns the text that each of some tokens adds, as `token_texts` does."""

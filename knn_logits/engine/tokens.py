@@ -12,13 +12,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from knn_logits.arrays import Array
-from knn_logits.corpus.blocks import Block
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Block, Document
 
 # A character for private use stands behind each sign of messages of which one spells a control
 # token. So neither the template nor the tokenizer takes it for one.
 _MARK = "\ue0f0"
-
 
 # By tokenizer its size, its template, and the added tokens that the template writes.
 _WRITTEN: WeakKeyDictionary[Any, tuple[int, Any, frozenset[int]]] = WeakKeyDictionary()
@@ -33,7 +31,7 @@ def control_ids(tokenizer: Any, template: str | None = None) -> frozenset[int]:
     """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     ids = {number for number, token in added.items() if token.special}
-    ids |= set(getattr(tokenizer, "all_special_ids", ()))
+    ids |= special_ids(tokenizer)
     roles = [getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")]
     unknown = getattr(tokenizer, "unk_token_id", None)
     ids = ids if unknown in roles else ids - {unknown}
@@ -68,6 +66,18 @@ def _written(tokenizer: Any, added: Mapping[int, Any], template: Any) -> frozens
 
 
 def cut_texts(
+    tokenizer: Any, texts: Sequence[str], **settings: bool
+) -> tuple[list[list[int]], list[Array | None]]:
+    """Cuts texts, of which a tokenizer takes some at once; see `_cut_batch` for the settings."""
+    rows: list[list[int]] = []
+    ends: list[Array | None] = []
+    for first in range(0, len(texts), _PARTS_AT_ONCE):
+        cut, where = _cut_batch(tokenizer, texts[first : first + _PARTS_AT_ONCE], **settings)
+        rows, ends = rows + cut, ends + where
+    return rows, ends
+
+
+def _cut_batch(
     tokenizer: Any,
     texts: Sequence[str],
     *,
@@ -75,6 +85,8 @@ def cut_texts(
     target: bool = False,
     ends: bool = False,
 ) -> tuple[list[list[int]], list[Array | None]]:
+    """Cuts texts or targets, with the tokens `around` a text, and finds where each token ends."""
+
     def cut(batch: Sequence[str], **options: Any) -> Any:
         if target:
             return tokenizer(text_target=list(batch), verbose=False, **options)
@@ -232,32 +244,15 @@ def _parts(text: str, size: int | None = None) -> Iterator[str]:
     yield text[start:]
 
 
-def tokenize(tokenizer: Any, documents: Iterable[Document]) -> Iterator[tuple[Document, list[int]]]:
-    """Cuts documents into tokens, with the special tokens that the tokenizer puts around a text."""
-    for document, ids, _ in tokenize_with_places(tokenizer, documents):
-        yield document, ids
-
-
-def tokenize_with_places(
+def tokenize(
     tokenizer: Any, documents: Iterable[Document]
 ) -> Iterator[tuple[Document, list[int], list[int]]]:
-    """Cuts documents as `tokenize` does, and finds the places of their text among the tokens."""
+    """Cuts documents into tokens, those around a text included, and finds where blocks begin."""
     before, after = special_tokens(tokenizer)
     for group in _groups(documents):
         texts = [part for document, parts in group for part in parts]
-        cut: list[list[int]] = []
-        ends: list[Array | None] = []
-        placed = [
-            tuple(document.blocks) not in ((), (Block(0),))
-            for document, parts in group
-            for _ in parts
-        ]
-        for first in range(0, len(texts), _PARTS_AT_ONCE):
-            last = first + _PARTS_AT_ONCE
-            rows, where = cut_texts(
-                tokenizer, texts[first:last], around=False, ends=any(placed[first:last])
-            )
-            cut, ends = cut + rows, ends + where
+        placed = any(tuple(document.blocks) not in ((), (Block(0),)) for document, _ in group)
+        cut, ends = cut_texts(tokenizer, texts, around=False, ends=placed)
         at = 0
         for document, parts in group:
             span = slice(at, at + len(parts))

@@ -28,6 +28,8 @@ _BATCHES_AT_ONCE = 16
 
 # Returns the sources of some contexts, given their numbers: int32 [source tokens] each.
 Sources = Callable[[Sequence[int]], list[Array]]
+# `window_keys` of a model and a location.
+KeySource = Callable[..., list[Array]]
 
 
 @dataclass(frozen=True)
@@ -149,34 +151,26 @@ def tokens_of_pass(model: nn.Module, batch_tokens: int | None = None) -> int:
     return _BATCH_TOKENS.get(input_device(model).type, 8192)
 
 
-@dataclass(frozen=True, eq=False)
-class KeySource:
-    """A model that computes keys where a datastore stores none."""
-
-    model: nn.Module
-    location: KeyLocation
-
-    def keys(
-        self, tokens: Array, windows: Sequence[TextWindow], *, dim: int, dtype: str
-    ) -> list[Array]:
-        ends = np.cumsum([window.entries for window in windows]).tolist()
-        first = [0, *ends[:-1]]
-        numbered = [
-            replace(window, first_entry=entry) for window, entry in zip(windows, first, strict=True)
-        ]
-        with evaluating(self.model):
-            parts = compute_keys(
-                self.model,
-                self.location,
-                tokens,
-                numbered,
-                dim=dim,
-                dtype=dtype,
-                batch_tokens=tokens_of_pass(self.model),
-            )
-            keys = np.concatenate(list(parts))
-        # A copy lets a window be dropped while others are kept.
-        return [keys[a:b].copy() for a, b in zip(first, ends, strict=True)]
+def window_keys(
+    model: nn.Module,
+    location: KeyLocation,
+    tokens: Array,
+    windows: Sequence[TextWindow],
+    *,
+    dim: int,
+    dtype: str,
+) -> list[Array]:
+    """Computes the keys of each of some windows, where a datastore stores none."""
+    ends = np.cumsum([window.entries for window in windows]).tolist()
+    first = [0, *ends[:-1]]
+    numbered = [
+        replace(window, first_entry=entry) for window, entry in zip(windows, first, strict=True)
+    ]
+    settings: Any = {"dim": dim, "dtype": dtype, "batch_tokens": tokens_of_pass(model)}
+    with evaluating(model):
+        keys = np.concatenate(list(compute_keys(model, location, tokens, numbered, **settings)))
+    # A copy lets a window be dropped while others are kept.
+    return [keys[a:b].copy() for a, b in zip(first, ends, strict=True)]
 
 
 def compute_keys(

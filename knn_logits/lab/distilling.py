@@ -12,9 +12,9 @@ from torch import nn
 from knn_logits.building.planning import PlanSettings, planned
 from knn_logits.building.settings_choice import unrepeated_ngram
 from knn_logits.building.steps import Steps
-from knn_logits.engine.compatibility import CANARY_KEYS, check_model, check_tokenizer, locate_key
+from knn_logits.engine.compatibility import check_model, check_tokenizer
 from knn_logits.engine.forward import evaluating
-from knn_logits.engine.location import is_encoder_decoder
+from knn_logits.engine.location import find_key, is_encoder_decoder
 from knn_logits.errors import ConfigError, CorpusError, ModelError
 from knn_logits.lab.learning import learn
 from knn_logits.metrics import LEARNED_METRIC
@@ -23,6 +23,7 @@ from knn_logits.settings.config import FEWEST_CALIBRATED, MOST_SEED, WindowConfi
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.documents import DocumentRecord
 from knn_logits.store.job import begin
+from knn_logits.store.layout import CANARY_KEYS
 from knn_logits.store.manifest import needs_text
 from knn_logits.store.records import IndexRecord
 from knn_logits.store.writer import write_keys
@@ -85,7 +86,7 @@ def distill(
     record = datastore.manifest
     needs_text(record, datastore.folder, "`distill`")
     check_tokenizer(tokenizer, datastore)
-    check_model(model, datastore, locate_key(model, datastore))
+    check_model(model, datastore, find_key(model, datastore.manifest.key.name))
     if len(datastore) < FEWEST_CALIBRATED:
         raise CorpusError(
             f"the corpus has {len(datastore)} tokens to predict, but a learned memory needs "

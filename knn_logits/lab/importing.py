@@ -19,7 +19,7 @@ from knn_logits.building.indexing import make_index, write_index
 from knn_logits.building.planning import KeyPlan
 from knn_logits.building.recall import measured
 from knn_logits.building.steps import Steps
-from knn_logits.engine.compatibility import CANARY_KEYS, vocabulary_size
+from knn_logits.engine.compatibility import vocabulary_size
 from knn_logits.engine.forward import evaluating, input_device, key_states
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key, is_encoder_decoder
 from knn_logits.engine.pairs import context_length
@@ -43,6 +43,7 @@ from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import Job, begin
+from knn_logits.store.layout import CANARY_KEYS
 from knn_logits.store.records import IndexRecord, SettingsRecord, WindowRecord
 from knn_logits.store.writer import write_keys, writing_text
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from knn_logits.engine.compatibility import check_model, locate_key, vocabulary_size
+from knn_logits.engine.compatibility import check_model, vocabulary_size
 from knn_logits.engine.forward import input_device
+from knn_logits.engine.location import find_key
 from knn_logits.engine.tokens import control_tokens, end_tokens
-from knn_logits.engine.windows import KeySource
+from knn_logits.engine.windows import window_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
@@ -118,7 +120,7 @@ class Memory:
         self.stores, self._store_names = open_stores(datastore), names_of(datastore)
         # Wrong settings are refused before the model computes anything.
         resolve(self.stores, settings)
-        self.location = locate_key(model, self.stores[0])
+        self.location = find_key(model, self.stores[0].manifest.key.name)
         if check:
             for store in self.stores:
                 check_model(model, store, self.location)
@@ -211,7 +213,7 @@ class Memory:
             self.config,
             apart=[config for config, _ in rules] if adaptive else None,
             indexes=self._indexes,
-            source=KeySource(self.model, self.location),
+            source=partial(window_keys, self.model, self.location),
         )
         self.weighing = Weighing.of(self.config)
         self._gated = tuple(self._gates(rules)) if adaptive else ()

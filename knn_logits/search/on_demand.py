@@ -186,7 +186,7 @@ class PassageKeys:
         new = [passage for passage in passages if passage not in indexes]
         if new:
             windows = [self._passages.window(passage) for passage in new]
-            made = self._source.keys(self._tokens, windows, dim=self._dim, dtype=self._dtype)
+            made = self._source(self._tokens, windows, dim=self._dim, dtype=self._dtype)
             for passage, keys in zip(new, made, strict=True):
                 vectors = torch.from_numpy(keys.astype(np.float32))
                 indexes[passage] = ExactIndex(vectors, self._metric, self._device, self._center)

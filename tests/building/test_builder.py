@@ -9,8 +9,9 @@ from conftest import TEXTS, make_gpt2
 from folders import hashes
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
-from knn_logits.engine.compatibility import CANARY_KEYS, CANARY_TOKENS, canary_tokens
+from knn_logits.engine.compatibility import canary_tokens
 from knn_logits.errors import CorpusError
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
 SMALL_WINDOW = WindowConfig(16, 8)
 

@@ -10,11 +10,11 @@ from forked import Fork, command
 
 from knn_logits.building.distributed import KeyWorker, piece_of, started_by_torchrun
 from knn_logits.engine import windows
-from knn_logits.engine.compatibility import CANARY_KEYS
 from knn_logits.engine.location import find_key
 from knn_logits.engine.windows import plan
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.store import writer
+from knn_logits.store.layout import CANARY_KEYS
 
 TEXT = "The crane lifts a crate from the quay, and the winch holds it over the water. "
 

@@ -52,10 +52,13 @@ def blocks_of(document):
     ]
 
 
-def text_of(path, content):
-    """The text of a file's only document, of which nothing was skipped."""
-    documents, skipped = read(write(path, content))
-    assert skipped == []
+def text_of(path, content=None):
+    """The text of a file's only document, of which nothing was skipped or noted."""
+    if content is not None:
+        write(path, content)
+    notes = []
+    documents, skipped = read(str(path), on_note=lambda *note: notes.append(note))
+    assert (skipped, notes) == ([], [])
     (document,) = documents
     return document.text
 

@@ -15,24 +15,17 @@ TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "name"), TEXTS)
-def test_an_encoding_is_recognised_and_said_to_be_a_guess(tmp_path, text, name):
-    path = write(tmp_path / "a.txt", text.encode(name))
+MARKED = [("One.\nTwo.", name) for name in ("utf-16", "utf-8-sig")]
+
+
+@pytest.mark.parametrize(("text", "name"), TEXTS + MARKED)
+def test_an_encoding_is_recognised_and_said_to_be_a_guess_without_a_mark(tmp_path, text, name):
+    path = write(tmp_path / "a.txt", text.replace("\n", "\r\n").encode(name))
     notes = []
     documents, skipped = read(path, on_note=lambda *note: notes.append(note))
     assert ([one.text for one in documents], skipped) == ([text], [])
-    ((noted, note),) = notes
-    assert noted == path
-    assert note.endswith("a guess; save it as UTF-8")
-
-
-@pytest.mark.parametrize("name", ["utf-16", "utf-8-sig"])
-def test_a_byte_order_mark_is_no_guess(tmp_path, name):
-    path = write(tmp_path / "a.txt", "One.\r\nTwo.".encode(name))
-    notes = []
-    documents, skipped = read(path, on_note=lambda *note: notes.append(note))
-    assert ([document.text for document in documents], skipped) == (["One.\nTwo."], [])
-    assert notes == []
+    assert [noted for noted, _ in notes] == [path] * ((text, name) in TEXTS)
+    assert all(note.endswith("a guess; save it as UTF-8") for _, note in notes)
 
 
 def test_without_the_library_the_advice_names_both_ways(tmp_path, monkeypatch):

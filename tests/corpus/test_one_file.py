@@ -6,13 +6,9 @@ import json
 import pytest
 from corpus_files import failure, read, write, write_lines
 
-from knn_logits.corpus.blocks import Block
-from knn_logits.corpus.documents import Document
+from knn_logits.corpus.documents import Block, Document
 from knn_logits.corpus.reading import read_corpus
 from knn_logits.errors import CorpusError
-
-GOOD = [{"text": "good"}]
-
 
 # Text files
 

@@ -109,7 +109,8 @@ lifts.</p><script>alert(1)</script>
 <ul><li>one</li><li><p>two <b>x</b></p></li></ul>
 <table><tr><th>code</th><th><p>meaning</p></th></tr><tr><td>E42</td><td>blocked</td></tr></table>
 <pre>if x:
-    y = 1</pre><p hidden>unseen</p><div style="display: none">unseen</div></body></html>"""
+    y = 1</pre><p>The
+end.</p><p hidden>unseen</p><div style="display: none">unseen</div></body></html>"""
 
 
 def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
@@ -117,7 +118,7 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
     assert document.title == "Winches of Oldenport"
     assert document.text.rstrip() == (
         f"Winches\n\nThe crane lifts.\n\nErrors\n\nCafé bold, and italic.\n{WINCH}\n\n- one\n"
-        "- two x\n\ncode\tmeaning\nE42\tblocked\n\nif x:\n    y = 1"
+        "- two x\n\ncode\tmeaning\nE42\tblocked\n\nif x:\n    y = 1\n\nThe end."
     )
     assert [place[1:] for place in places_of(document)] == [
         ("“Winches”", ""),
@@ -125,13 +126,14 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
     ]
     assert [kind for kind, _ in blocks_of(document)] == [
         *("h1", "p", "h2", "p"),
-        *("li", "li", "th", "tr", "pre"),
+        *("li", "li", "th", "tr", "pre", "p"),
     ]
 
 
 @pytest.mark.parametrize("wrapped", ["<main>{}</main>", "<div role=main>{}</div>"])
 def test_of_a_page_with_a_main_part_that_is_read(tmp_path, wrapped):
-    page = f"<header>Site</header>{wrapped.format('<p>Text.</p>')}<footer>Imprint</footer>"
+    main = wrapped.format("<p>Text.</p>")
+    page = f"<header>Site</header>{main}Imprint<footer>Imprint</footer>"
     assert only(write(tmp_path / "a.htm", page)).text.strip() == "Text."
 
 

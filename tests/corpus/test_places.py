@@ -27,20 +27,16 @@ def test_a_short_text_has_lines_if_it_has_several(tmp_path):
     assert places_of(read(write(tmp_path / "b.txt", "one\n"))[0][0]) == []
 
 
-def headings(tmp_path, text):
-    ((document,), _) = read(write(tmp_path / "a.md", text))
-    return [(start, name) for start, name, _ in places_of(document)]
-
-
 def test_underlined_headings(tmp_path):
     text = (
         "---\ntitle: x\n---\n\nA title\n=======\nwords\n\nPart  two\n---\n"
         "words\nmore words\n\n---\n\n"
         "- a list\n---\n\na | b\n--- | ---\n\n---\nlast\n\n```\nno\n==\n```\n"
     )
-    assert headings(tmp_path, text) == [
-        (text.index("A title"), "“A title”"),
-        (text.index("Part"), "“Part two”"),
+    ((document,), _) = read(write(tmp_path / "a.md", text))
+    assert places_of(document) == [
+        (text.index("A title"), "“A title”", "a-title"),
+        (text.index("Part"), "“Part two”", "part-two"),
     ]
 
 

@@ -3,28 +3,11 @@
 import json
 
 import pytest
-from corpus_files import write
+from corpus_files import read, text_of, write
 from office_files import archive, docx
 
-from knn_logits import read_corpus
 
-
-@pytest.fixture
-def read(tmp_path):
-    """Reads a file that may be written first, and returns its documents and the notes on it."""
-
-    def found(name, data=None):
-        if data is not None:
-            write(tmp_path / name, data)
-        notes = []
-        how = dict.fromkeys(("on_skip", "on_note"), lambda *one: notes.append(one))
-        documents = list(read_corpus([str(tmp_path / name)], **how))
-        return [document.text.strip() for document in documents], notes
-
-    return found
-
-
-def book(path, page, href="one.xhtml", name="one.xhtml"):
+def book(path, page, href, name):
     container = "urn:oasis:names:tc:opendocument:xmlns:container"
     members = {
         "META-INF/container.xml": f'<container xmlns="{container}"><rootfiles><rootfile '
@@ -63,65 +46,69 @@ PAGES = {
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_pages(read, page):
-    assert read("a.html", page) == ([PAGES[page]], [])
+def test_pages(tmp_path, page):
+    assert text_of(tmp_path / "a.html", page).strip() == PAGES[page]
 
 
-def test_csv(read):
+def test_csv(tmp_path):
     # crewAIInc/crewAI 7466
-    (text,), _ = read("bom.csv", '\ufeff"last, first",age\n"Doe, Jane",30\n')
-    assert text.endswith("- last, first: Doe, Jane; age: 30")
+    text = text_of(tmp_path / "bom.csv", '\ufeff"last, first",age\n"Doe, Jane",30\n')
+    assert text.endswith("- last, first: Doe, Jane; age: 30\n")
     # alan-turing-institute/CleverCSV 21
-    (text,), notes = read("long.csv", f'name,text\na,"{"word " * 40_000}"\nb,short\n')
-    assert text.endswith("- name: b; text: short")
-    assert notes == []
+    text = text_of(tmp_path / "long.csv", f'name,text\na,"{"word " * 40_000}"\nb,short\n')
+    assert text.endswith("- name: b; text: short\n")
 
 
-def test_mail(read):
+def test_mail(tmp_path):
     plain = b"From: a@x.org\r\nContent-Type: text/plain\r\n\r\nCaf\xc3\xa9\r\n"
-    assert read("a.eml", plain)[0] == ["From: a@x.org\n\nCafé"]  # jstedfast/MimeKit 870
+    # jstedfast/MimeKit 870
+    assert text_of(tmp_path / "a.eml", plain) == "From: a@x.org\n\nCafé\n"
     # use-agent-os/agent-os 2787
     forwarded = (
         b"From: a@x.org\r\nMIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=B\r\n\r\n"
         b"--B\r\nContent-Type: text/plain\r\n\r\nSee below.\r\n--B\r\nContent-Type: message/rfc822"
         b"\r\nContent-Disposition: attachment\r\n\r\nFrom: b@x.org\r\n\r\nIt is red.\r\n--B--"
     )
-    texts, notes = read("b.eml", forwarded)
-    assert texts == ["From: a@x.org\n\nSee below.\n\nFrom: b@x.org\n\nIt is red."]
-    assert notes == []
+    expected = "From: a@x.org\n\nSee below.\n\nFrom: b@x.org\n\nIt is red."
+    assert text_of(tmp_path / "b.eml", forwarded).rstrip() == expected
 
 
-def test_books(read, tmp_path):
-    book(tmp_path / "a.epub", "<p>A chapter.</p>", "one.xhtml#start")
-    assert read("a.epub")[0] == ["A chapter."]
-    page = '<?xml version="1.0" encoding="iso-8859-1"?><html><p>Café</p></html>'
-    book(tmp_path / "b.epub", page.encode("latin-1"))
-    assert read("b.epub")[0] == ["Café"]  # w3c/epubcheck 34
-    book(tmp_path / "c.epub", "<p>A chapter.</p>", "i%CC%82n.xhtml", "în.xhtml")
-    assert read("c.epub")[0] == ["A chapter."]  # readium/kotlin-toolkit 639
+LATIN = '<?xml version="1.0" encoding="iso-8859-1"?><html><p>Café</p></html>'.encode("latin-1")
+BOOKS = [
+    ("<p>A chapter.</p>", "one.xhtml#start", "one.xhtml", "A chapter."),
+    (LATIN, "one.xhtml", "one.xhtml", "Café"),  # w3c/epubcheck 34
+    # readium/kotlin-toolkit 639
+    ("<p>A chapter.</p>", "i%CC%82n.xhtml", "în.xhtml", "A chapter."),
+]
+
+
+@pytest.mark.parametrize(("page", "href", "name", "text"), BOOKS)
+def test_books(tmp_path, page, href, name, text):
+    book(tmp_path / "a.epub", page, href, name)
+    assert text_of(tmp_path / "a.epub").strip() == text
 
 
 KINDS = ["separate", "end", "end", "begin", "separate"]
 
 
-def test_fields_of_word(read, tmp_path):
+def test_fields_of_word(tmp_path):
     shown = "<w:fldSimple><w:r><w:t>3 May</w:t></w:r></w:fldSimple>"
     body = f"<w:p><w:r><w:t>On </w:t></w:r>{shown}<w:r><w:t>, noon</w:t></w:r></w:p>"
-    docx(tmp_path / "a.docx", body)
-    assert read("a.docx")[0] == ["On 3 May, noon"]  # mwilliamson/python-mammoth 69
+    # mwilliamson/python-mammoth 69
+    assert text_of(docx(tmp_path / "a.docx", body)).strip() == "On 3 May, noon"
     orphans = "".join(f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in KINDS)
     body = f"<w:p><w:r><w:t>Before</w:t></w:r>{orphans}<w:r><w:t> after</w:t></w:r></w:p>"
-    docx(tmp_path / "b.docx", body)
-    assert read("b.docx")[0] == ["Before after"]  # mwilliamson/python-mammoth 172
+    # mwilliamson/python-mammoth 172
+    assert text_of(docx(tmp_path / "b.docx", body)).strip() == "Before after"
 
 
 def test_a_comment_in_code_is_no_heading(tmp_path):
     # deepset-ai/haystack 11011
-    (tmp_path / "a.md").write_text("# Head\n\n```sh\n# comment\n```\n\n    # indented\n")
-    (document,) = read_corpus([str(tmp_path / "a.md")])
+    path = write(tmp_path / "a.md", "# Head\n\n```sh\n# comment\n```\n\n    # indented\n")
+    ((document,), _) = read(path)
     assert [block.kind for block in document.blocks if block.kind.startswith("h")] == ["h1"]
 
 
-def test_separators_of_lines_within_json(read):
-    texts, _ = read("a.jsonl", json.dumps({"text": "a\u2028b\x85c"}, ensure_ascii=False) + "\n")
-    assert texts == ["a\u2028b\x85c"]
+def test_separators_of_lines_within_json(tmp_path):
+    line = json.dumps({"text": "a\u2028b\x85c"}, ensure_ascii=False) + "\n"
+    assert text_of(tmp_path / "a.jsonl", line) == "a\u2028b\x85c"

@@ -3,7 +3,7 @@
 import textwrap
 
 import pytest
-from corpus_files import read, write
+from corpus_files import read, text_of, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,12 +28,6 @@ KEPT = {
     "breaks.md": textwrap.fill(SENTENCE, 70).replace("\n", "  \n"),
     "fence.md": f"```\n{textwrap.fill(SENTENCE, 70)}\n```\n",
 }
-
-
-def text_of(path, content):
-    ((document,), skipped) = read(write(path, content))
-    assert not skipped
-    return document.text
 
 
 @pytest.mark.parametrize("width", [64, 72, 79, 120])

@@ -5,25 +5,24 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2, trained_bpe
+from transformers import PreTrainedTokenizerFast
 
 import knn_logits
 from knn_logits.engine.compatibility import (
-    CANARY_KEYS,
-    CANARY_TOKENS,
     SAME_WEIGHTS,
     canary_keys,
     check_model,
     check_tokenizer,
-    locate_key,
     model_record,
     vocabulary_size,
 )
 from knn_logits.engine.location import find_key
 from knn_logits.errors import MismatchError
+from knn_logits.store.layout import CANARY_KEYS, CANARY_TOKENS
 
 
 def check(model, store):
-    check_model(model, store, locate_key(model, store))
+    check_model(model, store, find_key(model))
 
 
 def refusal(model, store):
@@ -121,9 +120,6 @@ def test_the_record_of_a_model():
     assert model_record(make_gpt2(layers=1)).config_sha256 != record.config_sha256
 
 
-# The key
-
-
 # The tokenizer
 
 
@@ -136,13 +132,6 @@ def test_a_padding_token_that_was_added(tokenizer, store):
     check_tokenizer(other, store)
 
 
-def bpe(texts, vocabulary, *, prefix_space=False):
-    from transformers import PreTrainedTokenizerFast
-
-    fast = trained_bpe(texts, ["<|endoftext|>"], vocabulary, prefix_space=prefix_space)
-    return PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|endoftext|>")
-
-
 @pytest.mark.parametrize(
     ("texts", "vocabulary", "prefix_space"),
     [
@@ -152,7 +141,8 @@ def bpe(texts, vocabulary, *, prefix_space=False):
     ],
 )
 def test_another_tokenizer(store, texts, vocabulary, prefix_space):
-    other = bpe(texts, vocabulary, prefix_space=prefix_space)
+    bpe = trained_bpe(texts, ["<|endoftext|>"], vocabulary, prefix_space=prefix_space)
+    other = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|endoftext|>")
     with pytest.raises(MismatchError, match="a different tokenizer") as caught:
         check_tokenizer(other, store)
     assert "\n" not in str(caught.value)

@@ -9,22 +9,12 @@ from hooked import attach, greedy, same
 
 from knn_logits.errors import MismatchError, ModelError
 
-HOOKS = (
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-
 
 def snapshot(model):
     """Every module's attributes, and every hook."""
     return {
-        path: (list(vars(module)), [dict(getattr(module, name)) for name in HOOKS])
-        for path, module in model.named_modules()
+        path: [(name, dict(value) if "_hooks" in name else None) for name, value in own.items()]
+        for path, own in ((path, vars(module)) for path, module in model.named_modules())
     }
 
 

@@ -1,10 +1,9 @@
 """Where the key is: the rule, the names that a user can give, and what is refused."""
 
-import copy
-
 import pytest
 import torch
 from conftest import TEXTS
+from hooked import some_ids
 from torch import nn
 from transformers import (
     BertConfig,
@@ -32,14 +31,7 @@ SMALL = {
 
 @pytest.fixture
 def ids():
-    return torch.randint(1, 384, (2, 7), generator=torch.Generator().manual_seed(0))
-
-
-def hidden_states(model, ids):
-    # Of a copy: transformers adds hooks of its own here.
-    model = copy.deepcopy(model)
-    with torch.no_grad():
-        return model(ids, output_hidden_states=True).hidden_states
+    return some_ids(2, 7)
 
 
 def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
@@ -52,17 +44,10 @@ def test_the_default_is_the_input_of_the_feed_forward_network(model, ids):
     assert torch.equal(key_states(model, location, {"input_ids": ids}), norm)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "FFN_INPUT",
-        "transformer.h.1.mlp",
-    ],
-)
+@pytest.mark.parametrize("name", ["FFN_INPUT", "transformer.h.1.mlp"])
 def test_a_name_of_another_form_is_refused(model, name):
-    with pytest.raises(
-        ConfigError, match="'ffn_input', 'layer_output', 'head_input', or a module's path"
-    ):
+    names = "'ffn_input', 'layer_output', 'head_input', or a module's path"
+    with pytest.raises(ConfigError, match=names):
         find_key(model, name)
 
 
@@ -76,13 +61,12 @@ class Plain(nn.Module):
     "make",
     [
         Plain,
-        lambda: nn.Linear(4, 4),
         lambda: BertModel(BertConfig(**SMALL, vocab_size=99)),
         lambda: ViTModel(ViTConfig(**SMALL, image_size=8, patch_size=4)),
         # The stack alone, as AutoModel loads it, has no scores to mix with.
         lambda: GPT2Model(GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=99)),
     ],
-    ids=["plain", "one layer", "bert", "vit", "gpt2 without a head"],
+    ids=["plain", "bert", "vit", "gpt2 without a head"],
 )
 def test_a_model_that_does_not_generate_is_refused(make):
     other = make()

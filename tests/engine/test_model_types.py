@@ -6,7 +6,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import PAIRS, pair_documents
+from conftest import PAIRS, TEXTS, pair_documents
 from model_table import SEQ2SEQ, TABLE, VOCABULARY
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -22,14 +22,6 @@ NEW_TOKENS = 6
 K = 256
 LMBDA = 0.5
 TEMPERATURE = 4.0
-
-
-TEXTS = [
-    "A crane lifts twelve crates an hour. When its cable jams, open the cover and clear the drum.",
-    "The keeper reads the barometer each morning, and each evening he lights the lamp again.",
-    "In 1312 the town had no walls. They were built after the flood of 1319, of grey stone.",
-    "Pump 4 needs oil of grade 7; pump 9 needs oil of grade 12, never of grade 7.",
-]
 
 
 def make(kind):
@@ -55,33 +47,6 @@ def make(kind):
         pad_token_id=0, bos_token_id=0, decoder_start_token_id=START
     )
     return model
-
-
-def some_ids(rows, tokens, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
-
-
-def forward_inputs(kind, text, source):
-    """What a forward pass of this type takes, to predict what follows `text`."""
-    if kind in SEQ2SEQ:
-        return {"input_ids": source, "decoder_input_ids": text}
-    return {"input_ids": text}
-
-
-def build(model, kind, tokenizer, folder):
-    """A datastore of the model's own states."""
-    return knn_logits.build_datastore(
-        model,
-        tokenizer,
-        pair_documents() if kind in SEQ2SEQ else TEXTS,
-        folder,
-        window=knn_logits.WindowConfig(64, 32),
-        keys_dtype="float32",
-        k=K,
-        lmbda=LMBDA,
-        temperature=TEMPERATURE,
-    )
 
 
 def mixture(store, state, logits):
@@ -129,7 +94,17 @@ def test_the_key_is_the_input_of_the_last_feed_forward_network(model, kind):
 
 def test_generate_uses_the_exact_mixture(model, kind, tokenizer, pair_tokenizer, tmp_path):
     used = pair_tokenizer if kind in SEQ2SEQ else tokenizer
-    store = build(model, kind, used, tmp_path / "store")
+    store = knn_logits.build_datastore(
+        model,
+        used,
+        pair_documents() if kind in SEQ2SEQ else TEXTS,
+        tmp_path / "store",
+        window=knn_logits.WindowConfig(64, 32),
+        keys_dtype="float32",
+        k=K,
+        lmbda=LMBDA,
+        temperature=TEMPERATURE,
+    )
     if kind in SEQ2SEQ:
         prompts = [torch.tensor(used(source)["input_ids"]) for source, _ in PAIRS[:2]]
     else:
@@ -151,7 +126,9 @@ def test_generate_uses_the_exact_mixture(model, kind, tokenizer, pair_tokenizer,
         # The reference has neither padding nor a cache.
         text = output.sequences[row, -NEW_TOKENS:]
         text = torch.cat([torch.tensor([START]) if kind in SEQ2SEQ else prompt, text])
-        inputs = forward_inputs(kind, text[None], prompt[None])
+        inputs = {"input_ids": text[None]}
+        if kind in SEQ2SEQ:
+            inputs = {"input_ids": prompt[None], "decoder_input_ids": text[None]}
         states, logits = key_states_and_logits(model, find_key(model), inputs)
         for step in range(NEW_TOKENS):
             place = len(text) - NEW_TOKENS + step

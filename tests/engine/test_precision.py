@@ -47,21 +47,23 @@ def test_a_slow_half_precision_becomes_float32_with_the_same_weights(timed, stor
         assert torch.equal(weights, before[name].float())
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.2])
-def test_a_half_precision_that_is_not_clearly_slower_stays(timed, seconds):
-    timed(float32=1.0, float16=seconds)
-    model = llama().half()
+@pytest.mark.parametrize(
+    ("stored", "single", "half", "memory"),
+    [
+        ("float16", 1.0, 0.5, 1e12),
+        ("float16", 1.0, 1.2, 1e12),
+        ("float16", 0.0, 1.0, 1000.0),
+        ("float32", 0.0, 1.0, 1e12),
+    ],
+)
+def test_a_model_stays_that_is_not_clearly_slower_or_too_large(
+    timed, monkeypatch, stored, single, half, memory
+):
+    timed(float32=single, float16=half)
+    monkeypatch.setattr(precision, "_memory", lambda: memory)
+    model = llama().to(getattr(torch, stored))
     assert use_fastest_dtype(model) is None
-    assert model.dtype == torch.float16
-
-
-def test_there_is_no_choice_without_loss_or_memory(timed, monkeypatch):
-    timed(float32=0.0, float16=1.0)
-    assert use_fastest_dtype(llama()) is None
-    monkeypatch.setattr(precision, "_memory", lambda: 1000.0)
-    model = llama().half()
-    assert use_fastest_dtype(model) is None
-    assert model.dtype == torch.float16
+    assert model.dtype == getattr(torch, stored)
 
 
 def test_the_head_is_not_timed(monkeypatch):

@@ -2,13 +2,8 @@
 
 import pytest
 import torch
-from hooked import all_states, attach, close, found, run, some_ids
-from transformers import (
-    DynamicCache,
-    LogitsProcessor,
-    MiniMaxConfig,
-    MiniMaxForCausalLM,
-)
+from hooked import all_states, attach, close, found, greedy, run, some_ids
+from transformers import DynamicCache, MiniMaxConfig, MiniMaxForCausalLM
 
 from knn_logits.engine.hooks import StateCapture
 from knn_logits.engine.location import find_key
@@ -59,25 +54,6 @@ def test_an_earlier_pass_over_the_same_ids_is_not_taken(mine, capture):
     assert close(found(capture, ids)[1:], all_states(mine, ids[1:, 3:])[:, -1])
 
 
-class Check(LogitsProcessor):
-    """Compares each state that is found with that of a forward pass over the call's ids."""
-
-    def __init__(self, model, capture):
-        self.model, self.capture = model, capture
-        self.right = self.wrong = 0
-
-    def __call__(self, input_ids, scores):
-        if (answer := self.capture.find(input_ids)) is not None:
-            window, position, on_cpu = answer
-            assert torch.equal(on_cpu, input_ids)
-            state = window.states[:, position]
-            if close(state, all_states(self.model, input_ids)[:, -1]):
-                self.right += 1
-            else:
-                self.wrong += 1
-        return scores
-
-
 def test_a_first_layer_that_counts_no_tokens():
     # Its states are kept beside the cache's layers, whose first is empty for ever.
     sizes = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 16, "block_size": 8}
@@ -93,17 +69,18 @@ def test_a_first_layer_that_counts_no_tokens():
     torch.manual_seed(0)
     minimax = MiniMaxForCausalLM(config).eval()
     capture = StateCapture(minimax, find_key(minimax))
-    check = Check(minimax, capture)
-    minimax.generate(
-        some_ids(1, 6),
-        logits_processor=[check],
-        max_new_tokens=5,
-        do_sample=False,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    right = []
+
+    def compare(input_ids, scores):
+        window, position, on_cpu = capture.find(input_ids)
+        assert torch.equal(on_cpu, input_ids)
+        expected = all_states(minimax, input_ids)[:, -1]
+        right.append(close(window.states[:, position], expected))
+        return scores
+
+    greedy(minimax, some_ids(1, 6), compare)
     capture.close()
-    assert (check.right, check.wrong) == (5, 0)
+    assert right == [True] * 6
 
 
 def test_states_are_kept_as_they_were(mine, capture):
@@ -114,6 +91,3 @@ def test_states_are_kept_as_they_were(mine, capture):
     run(mine, text)
     handle.remove()
     assert close(found(capture, text), expected)
-
-
-# Threads

@@ -15,14 +15,11 @@ from knn_logits.engine.tokens import (
     control_ids,
     token_blocks,
     tokenize,
-    tokenize_with_places,
 )
 
 
 def with_special_tokens(tokenizer, template):
     """The same tokenizer, putting its end-of-text token around each text."""
-    from transformers import PreTrainedTokenizerFast
-
     fast = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     fast.post_processor = processors.TemplateProcessing(
         single=template, special_tokens=[("<|endoftext|>", 0)]
@@ -33,8 +30,8 @@ def with_special_tokens(tokenizer, template):
 def cut(tokenizer, texts):
     documents = [Document(text, str(number)) for number, text in enumerate(texts)]
     found = list(tokenize(tokenizer, iter(documents)))
-    assert [document for document, _ in found] == documents
-    return [ids for _, ids in found]
+    assert [document for document, *_ in found] == documents
+    return [ids for _, ids, _ in found]
 
 
 TEXTS = [
@@ -118,7 +115,7 @@ def test_a_word_of_the_model_itself_becomes_no_control_token(text):
 def test_places_stay_where_they_are():
     tokenizer = unigram()
     document = Document("a </s> bc", "d", blocks=[Block(7, "p", "p")])
-    ((_, ids, places),) = tokenize_with_places(tokenizer, [document])
+    ((_, ids, places),) = tokenize(tokenizer, [document])
     assert tokenizer.decode(ids[places[0] :]).strip() == "bc"
 
 
@@ -163,7 +160,7 @@ def test_no_text_spells_a_token_that_the_template_writes(tokenizer, normalizer, 
 def test_control_tokens_of_an_instruct_model(instruct):
     _, tokenizer = instruct
     control = control_ids(tokenizer)
-    ((_, ids),) = tokenize(tokenizer, [Document(HOSTILE, "d")])
+    ((_, ids, _),) = tokenize(tokenizer, [Document(HOSTILE, "d")])
     (block,) = token_blocks(tokenizer, HOSTILE, ([], []))
     assert ids == block.tolist() == text_ids(tokenizer, HOSTILE)
     assert control.isdisjoint(ids)

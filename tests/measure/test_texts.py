@@ -56,7 +56,7 @@ def test_blocks_are_what_tokenize_gives(tokenizer, monkeypatch):
     monkeypatch.setattr(text_tokens, "_PART", 40)
     monkeypatch.setattr(text_tokens, "_BLOCK", 40)
     text = "The harbour crane lifts twelve crates\nan hour. " * 9 + "\nEnd"
-    ((_, whole),) = tokenize(tokenizer, [Document(text, "d")])
+    ((_, whole, _),) = tokenize(tokenizer, [Document(text, "d")])
     blocks = list(token_blocks(tokenizer, text, special_tokens(tokenizer)))
     assert len(blocks) > 3
     assert np.concatenate(blocks).tolist() == whole

@@ -50,10 +50,8 @@ def test_objects_of_parquet_that_lack_a_field(tmp_path):
 
 
 def test_datasets_of_the_hub(monkeypatch):
-    def load_dataset(name, config, *, split, streaming):
-        return [*ROWS, {"id": "3", "translation": None}]
-
-    monkeypatch.setattr(reading, "load_datasets", lambda name: load_dataset)
+    rows = [*ROWS, {"id": "3", "translation": None}]
+    monkeypatch.setattr(reading, "_dataset_loader", lambda name: lambda: rows)
     found = read("hf:org/pairs", pair_fields=FIELDS)
     assert pairs_of(found) == [("a", "b"), ("c", "d")]
     with pytest.raises(CorpusError, match='no field "source"'):

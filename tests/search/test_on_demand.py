@@ -1,6 +1,7 @@
 """A datastore without keys: its answers are those of a datastore with keys, as far as it looks."""
 
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from mixture_reference import assert_shares, encode
 import knn_logits
 from knn_logits import Datastore, Document, KNNLogitsProcessor, Memory, WindowConfig, explain
 from knn_logits.building.removing import compact
-from knn_logits.engine.compatibility import locate_key
-from knn_logits.engine.windows import KeySource
+from knn_logits.engine.location import find_key
+from knn_logits.engine.windows import window_keys
 from knn_logits.errors import ConfigError, DamagedError, DatastoreError, MismatchError
 from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageKeys, Passages
@@ -98,7 +99,7 @@ def vectors(parts):
 
 def test_keys_are_those_that_a_build_stores(model, store, bare):
     passages = Passages(bare.contexts, 16, 48)
-    keys = PassageKeys(bare, passages, KeySource(model, locate_key(model, bare)))
+    keys = PassageKeys(bare, passages, partial(window_keys, model, find_key(model)))
     every = tuple(range(len(passages)))
     found = vectors(keys.of(every))
     expected = torch.from_numpy(store.keys(np.arange(len(store)))).float()

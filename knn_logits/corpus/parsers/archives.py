@@ -15,24 +15,17 @@ from typing import Any
 from urllib.parse import unquote
 from zipfile import ZipFile
 
-from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.documents import quoted
 from knn_logits.corpus.parsers import Begin, Left, Part, Text
-from knn_logits.corpus.parsers.markup import formula, source_of, texts_of
+from knn_logits.corpus.parsers.markup import formula, source_of, texts_of, whole_number
 from knn_logits.corpus.rows import UnreadableError
 
 _OLE = b"\xd0\xcf\x11\xe0"
 # Text and XML pack to between a fifth and a twentieth. A file that packs far better is hostile.
 _MOST_UNPACKED, _LEAST_SUSPECT, _MOST_RATIO = 1 << 30, 64 << 20, 200
-_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
-_PACKAGE = "{http://www.idpf.org/2007/opf}"
-_TITLE = "{http://purl.org/dc/elements/1.1/}title"
 _PROTECTION = "META-INF/encryption.xml"
 _OF_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
-_METHOD = "{http://www.w3.org/2001/04/xmlenc#}EncryptionMethod"
 _BODY = re.compile(r"word/(?:document|footnotes|endnotes)\d*\.xml")
-# The style of a list item whose number was written into its text.
-_ITEM = "NumberedItem"
-_STYLES = f"p.{_ITEM} => li:fresh"
 _FALSE = ("0", "false", "off", "none")
 _VALUES = (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1)
 _ROMAN = ("m", "cm", "d", "cd", "c", "xc", "l", "xl", "x", "ix", "v", "iv", "i")
@@ -60,10 +53,7 @@ def parse_xml(data: bytes) -> Any:
     """Parses XML, which may define no entities of its own. Nothing is loaded from elsewhere."""
     from lxml import etree
 
-    parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False
-    )
-    root = etree.fromstring(data, parser)
+    root = etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True))
     doctype = root.getroottree().docinfo.internalDTD
     if doctype is not None and any(True for _ in doctype.iterentities()):
         raise UnreadableError("it defines XML entities, as in an XML bomb; save it again")
@@ -75,30 +65,25 @@ def read_epub(stream: Any) -> Iterator[Part]:
     with opened_zip(stream) as archive:
         names = {_composed(name): name for name in archive.namelist()}
         if _PROTECTION in names:
-            methods = parse_xml(archive.read(_PROTECTION)).iter(_METHOD)
+            methods = parse_xml(archive.read(_PROTECTION)).iter("{*}EncryptionMethod")
             if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
                 raise UnreadableError("protected by DRM: use an unprotected copy")
         container = parse_xml(archive.read("META-INF/container.xml"))
-        root = next(container.iter(f"{_CONTAINER}rootfile"), None)
-        name = "" if root is None else root.get("full-path", "")
+        name = next((node.get("full-path", "") for node in container.iter("{*}rootfile")), "")
         package = parse_xml(archive.read(name))
-        title = next((node.text for node in package.iter(_TITLE) if node.text), None)
-        yield Begin(None if title is None else " ".join(title.split())[:300])
-        items = {
-            node.get("id"): unquote(node.get("href", "").partition("#")[0])
-            for node in package.iter(f"{_PACKAGE}item")
-        }
-        spine = [items.get(node.get("idref"), "") for node in package.iter(f"{_PACKAGE}itemref")]
+        title = " ".join((package.findtext(".//{*}title") or "").split())[:300]
+        yield Begin(title or None)
+        hrefs = {node.get("id"): node.get("href", "") for node in package.iter("{*}item")}
         place = ""
-        for number, href in enumerate(spine, start=1):
+        for number, node in enumerate(package.iter("{*}itemref"), start=1):
+            href = unquote(hrefs.get(node.get("idref"), "").partition("#")[0])
             page = posixpath.normpath(posixpath.join(posixpath.dirname(name), href))
             if _composed(page) not in names:
                 yield Left(f"part {number}", f"it has no {page[:80]}")
                 continue
-            page = names[_composed(page)]
-            title, texts = texts_of(source_of(archive.read(page)))
+            heading, texts = texts_of(source_of(archive.read(names[_composed(page)])))
             for text in texts:
-                place = text.place or place or quoted(title or "") or f"part {number}"
+                place = text.place or place or quoted(heading or "") or f"part {number}"
                 yield text._replace(place=place, fragment="")
 
 
@@ -115,8 +100,8 @@ def read_docx(stream: Any) -> Iterator[Text]:
         copy = _written_out(archive)
     no_pictures = mammoth.images.img_element(lambda _: {})
     # A document must not name files of this machine.
-    options = {"convert_image": no_pictures, "external_file_access": False, "style_map": _STYLES}
-    yield from texts_of(mammoth.convert_to_html(copy, **options).value)[1]
+    options = {"convert_image": no_pictures, "external_file_access": False}
+    yield from texts_of(mammoth.convert_to_html(copy, **options).value, numbered=True)[1]
 
 
 def _written_out(archive: ZipFile) -> io.BytesIO:
@@ -158,17 +143,13 @@ def _value(node: Any, name: str = "val") -> str:
     return next((value for key, value in found if key.rpartition("}")[2] == name), "")
 
 
-def _made(near: Any, name: str) -> Any:
-    """A new element in the namespace of the element `near`; Word has two namespaces."""
+def _run(near: Any, text: str) -> Any:
+    """A run of text in the namespace of the element `near`; Word has two namespaces."""
     from lxml import etree
 
-    return etree.Element(f"{near.tag.rpartition('}')[0]}}}{name}")
-
-
-def _run(near: Any, text: str) -> Any:
-    run, words = _made(near, "r"), _made(near, "t")
-    words.text = text
-    run.append(words)
+    begin = near.tag.rpartition("}")[0]
+    run = etree.Element(f"{begin}}}r")
+    etree.SubElement(run, f"{begin}}}t").text = text
     return run
 
 
@@ -178,7 +159,7 @@ class _Numbers:
     def __init__(self, archive: ZipFile) -> None:
         self._lists: dict[str, str] = {}  # the format of each list
         self._levels: dict[tuple[str, str], tuple[str, str, int]] = {}
-        self._styles: dict[str, tuple[str, str, str]] = {}
+        self._styles: dict[str, tuple[str, str]] = {}
         self._counts: dict[str, dict[str, int]] = defaultdict(dict)
         names = archive.namelist()
         if "word/numbering.xml" in names:
@@ -186,24 +167,22 @@ class _Numbers:
             for one in root.iter("{*}num"):
                 self._lists[_value(one, "numId")] = _value(one.find("{*}abstractNumId"))
             for level in root.iterfind("{*}abstractNum/{*}lvl"):
-                start = _value(level.find("{*}start"))
                 self._levels[_value(level.getparent(), "abstractNumId"), _value(level, "ilvl")] = (
                     _value(level.find("{*}numFmt")),
                     _value(level.find("{*}lvlText")),
-                    int(start) if re.fullmatch(r"\d{1,6}", start) else 1,
+                    whole_number(_value(level.find("{*}start")), 1),
                 )
         if "word/styles.xml" in names:
             for style in parse_xml(archive.read("word/styles.xml")).iter("{*}style"):
-                name = _value(style.find("{*}name")).lower()
-                self._styles[_value(style, "styleId")] = (*_numbered(style), name)
+                self._styles[_value(style, "styleId")] = _numbered(style)
 
     def write(self, paragraph: Any) -> None:
         """Writes a paragraph's number before its text, unless it has a bullet."""
         properties = paragraph.find("{*}pPr")
         if properties is None:
             return
-        style = properties.find("{*}pStyle")
-        number, level, name = self._styles.get(_value(style), ("", "", ""))
+        style = _value(properties.find("{*}pStyle"))
+        number, level = self._styles.get(style, ("", ""))
         given, deeper = _numbered(paragraph)
         number, level = given or number, deeper or level or "0"
         kind = self._lists.get(number, "")
@@ -218,16 +197,7 @@ class _Numbers:
             form, _, start = self._levels.get((kind, other), ("decimal", "", 1))
             shown = _shown(counts.setdefault(other, start), form)
             text = text.replace(f"%{int(other) + 1}", shown)
-        for own in properties.findall("{*}numPr"):
-            properties.remove(own)
         properties.addnext(_run(paragraph, f"{text} "))
-        if not name.startswith(("heading", "title")):
-            if style is None:
-                style = _made(paragraph, "pStyle")
-                style.set(style.tag.replace("pStyle", "val"), "")
-                properties.insert(0, style)
-            for key in style.attrib:
-                style.set(key, _ITEM)
 
 
 def _numbered(node: Any) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from email.message import EmailMessage
 from email.parser import BytesParser
 from typing import Any
 
-from knn_logits.corpus.blocks import prose
+from knn_logits.corpus.documents import prose
 from knn_logits.corpus.parsers import Begin, Left, Part, Text, clean
 from knn_logits.corpus.parsers.markup import texts_of
 from knn_logits.corpus.parsers.prose import flowing
@@ -21,8 +21,6 @@ from knn_logits.corpus.texts import decoded
 _LONGEST_HEADER = 10_000
 # HTML is read that has this number of times the words of the plain text.
 _MORE_WORDS = 2
-# The most messages that are forwarded in one another.
-_DEEPEST = 5
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
@@ -31,7 +29,14 @@ def read(stream: Any) -> Iterator[Part]:
     if not message.keys():
         raise UnreadableError("not an e-mail: it has no headers; rename it to .txt")
     yield Begin(_header(message, "Subject") or None)
-    yield from _texts(message)
+    for one in _messages(message):
+        if one is not message:
+            yield Text("\n", "")
+        headers = {name: _header(one, name) for name in _HEADERS}
+        lines = [f"{name}: {value}" for name, value in headers.items() if value]
+        yield Text("\n".join([*lines, "", ""]))
+        for text in _body(one):
+            yield text._replace(place="", fragment="")
     attached = [
         part
         for part in message.walk()
@@ -54,19 +59,13 @@ class _Policy(policy.EmailPolicy):
         return super().header_fetch_parse(name, value)
 
 
-def _texts(message: EmailMessage, levels: int = _DEEPEST) -> Iterator[Text]:
-    """Yields the headers and the text of a message, and of those that it forwards."""
-    headers = {name: _header(message, name) for name in _HEADERS}
-    lines = [f"{name}: {value}" for name, value in headers.items() if value]
-    yield Text("\n".join([*lines, "", ""]))
-    for text in _body(message):
-        yield text._replace(place="", fragment="")
-    forwarded = message.iter_parts() if message.is_multipart() and levels else ()
-    for part in forwarded:
+def _messages(message: EmailMessage) -> Iterator[EmailMessage]:
+    """Yields a message, and those that it forwards."""
+    yield message
+    for part in message.walk():
         inner = part.get_payload() if part.get_content_type() == "message/rfc822" else None
         if isinstance(inner, list) and inner and isinstance(inner[0], EmailMessage):
-            yield Text("\n", "")
-            yield from _texts(inner[0], levels - 1)
+            yield inner[0]
 
 
 def _header(message: EmailMessage, name: str) -> str:
@@ -77,10 +76,7 @@ def _header(message: EmailMessage, name: str) -> str:
 
 
 def _body(message: EmailMessage) -> Iterator[Text]:
-    """The text of a message: of two forms HTML, if the plain one has far fewer words.
-
-    Some programs write into the plain form only that the message is in HTML.
-    """
+    """The text of a message: of two forms HTML, if the plain one only says that there is HTML."""
     plain, html = (message.get_body((kind,)) for kind in ("plain", "html"))
     content = _content(plain if plain is not None else message) if plain or not html else ""
     texts = texts_of(_content(html))[1] if html is not None else []

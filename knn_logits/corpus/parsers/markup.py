@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from knn_logits.corpus.blocks import quoted
+from knn_logits.corpus.documents import quoted
 from knn_logits.corpus.parsers import Begin, Part, Text, clean
 from knn_logits.corpus.texts import decoded
 from knn_logits.store.blocks import HEADINGS
@@ -46,12 +46,12 @@ def read(stream: Any) -> Iterator[Part]:
     yield from texts
 
 
-def texts_of(source: str) -> tuple[str | None, list[Text]]:
-    """Returns the title of a page and its blocks."""
+def texts_of(source: str, *, numbered: bool = False) -> tuple[str | None, list[Text]]:
+    """Returns the title of a page and its blocks; `numbered` if its items begin with numbers."""
     from lxml import etree, html
 
     parser = html.HTMLParser(
-        encoding="utf-8", no_network=True, remove_comments=True, huge_tree=True
+        encoding="utf-8", no_network=True, remove_comments=True, remove_pis=True, huge_tree=True
     )
     try:
         root = html.document_fromstring(source.encode("utf-8", "replace"), parser=parser)
@@ -59,9 +59,10 @@ def texts_of(source: str) -> tuple[str | None, list[Text]]:
         return None, []
     heading = root.find(".//title")
     title = None if heading is None else " ".join((heading.text or "").split())[:300] or None
-    walk = _Walk()
-    walk.visit(_main(root))
-    return title, [Text(*block) for block in walk.texts]
+    walk, main = _Walk(numbered), _main(root)
+    main.tail = None
+    walk.visit(etree.iterwalk(main, events=("start", "end")))
+    return title, walk.texts
 
 
 def source_of(page: bytes) -> str:
@@ -84,12 +85,13 @@ def _main(root: Any) -> Any:
 class _Walk:
     """Collects the blocks of a page, and the rows of its tables with merged cells repeated."""
 
-    # The text, kind, place and fragment of each block.
-    texts: list[list[Any]] = field(default_factory=list)
+    numbered: bool  # whether the text of an item begins with its number
+    texts: list[Text] = field(default_factory=list)  # the blocks
     parts: list[str] = field(default_factory=list)  # of the block or the cell that is open
     gap: str = ""  # the white space due before the next word
     between: str = ""  # the line breaks due before the next block
     kinds: list[str] = field(default_factory=lambda: ["p"])  # of the elements that are open
+    preformatted: int = 0  # how many `pre` are open
     marker: str = ""  # of a list item that has no word yet
     # The next number of each list that is open; None for one without numbers
     lists: list[int | None] = field(default_factory=list)
@@ -101,34 +103,25 @@ class _Walk:
     spans: dict[int, tuple[str, int]] = field(default_factory=dict)  # cells that reach down
     first: bool = False  # whether no row of the table was read
 
-    def visit(self, root: Any) -> None:
-        """Walks without recursion, since a page may be nested as deeply as its parser allows."""
-        waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
-        while waiting:
-            node, opening, preformatted = waiting.pop()
-            tag = node.tag if isinstance(node.tag, str) else None
-            seen = tag is not None and tag not in _UNSEEN and not _hidden(node)
-            if opening and seen and tag not in _WRITTEN:
+    def visit(self, walk: Any) -> None:
+        """Takes the events of lxml's walk, whose depth is that of a page and not of Python."""
+        for event, node in walk:
+            unseen = node.tag in _UNSEEN or _hidden(node)
+            if event == "start" and (unseen or node.tag in _WRITTEN):
+                walk.skip_subtree()
+            elif event == "start":
                 self._open(node)
-                inside = preformatted or tag == "pre"
-                self._text(node.text, inside)
-                waiting.append((node, False, preformatted))
-                waiting.extend((child, True, inside) for child in reversed(node))
-                continue
-            if not opening:
-                self._close(node)
-            elif seen and tag == "math":
-                self._word(formula(node))
-            elif seen:
-                self._raised(node)
-            if node is not root:
-                self._text(node.tail, preformatted)
+                self._text(node.text)
+            else:
+                if not unseen:
+                    self._close(node)
+                self._text(node.tail)
         self._flush()
-        if self.texts:
-            self._end("\n\n")
+        self._end("\n\n")
 
     def _open(self, node: Any) -> None:
         tag = _tag(node)
+        self.preformatted += node.tag == "pre"
         if tag in _BLOCKS:
             self._break("\n\n" if tag in _PARAGRAPHS else "\n")
         if tag in HEADINGS:
@@ -136,7 +129,7 @@ class _Walk:
         if tag in _KINDS:
             self.kinds.append("li" if self.kinds[-1] == "li" and tag != "pre" else tag)
         if tag in _LISTS:
-            self.lists.append(_number(node.get("start"), 1) if tag == "ol" else None)
+            self.lists.append(whole_number(node.get("start"), 1) if tag == "ol" else None)
         elif tag == "br":
             self.gap = " " if self.cells else self.gap + "\n" if self.gap == "\n" else "\n"
         elif tag == "li":
@@ -147,11 +140,16 @@ class _Walk:
         elif tag == "table" and not self.cells:
             self.spans, self.first = {}, True
         elif tag == "img" and node.get("alt"):
-            self._text(node.get("alt"), False)
+            self._text(node.get("alt"))
 
     def _close(self, node: Any) -> None:
         tag = _tag(node)
-        if tag in _CELLS:
+        self.preformatted -= node.tag == "pre"
+        if tag == "math":
+            self._word(formula(node))
+        elif tag in _WRITTEN:
+            self._raised(node)
+        elif tag in _CELLS:
             self.cells -= 1
             if not self.cells:
                 self._cell(node)
@@ -169,9 +167,9 @@ class _Walk:
         """The number of a list item, or a dash. One outside of a list has its mark in its text."""
         if not self.lists or self.lists[-1] is None:
             return "- " if self.lists else ""
-        number = _number(item.get("value"), self.lists[-1])
+        number = whole_number(item.get("value"), self.lists[-1])
         self.lists[-1] = number + 1
-        return f"{number}. "
+        return "" if self.numbered else f"{number}. "
 
     def _break(self, gap: str) -> None:
         if self.cells:
@@ -233,9 +231,9 @@ class _Walk:
         else:
             self._word(f"^({text})" if " " in text else f"^{text}")
 
-    def _text(self, text: str | None, preformatted: bool) -> None:
+    def _text(self, text: str | None) -> None:
         text = clean(text or "")
-        if preformatted:
+        if self.preformatted:
             for number, line in enumerate(text.split("\n")):
                 self.gap = "\n" * min(2, self.gap.count("\n") + 1) if number else self.gap
                 code = line.rstrip()
@@ -268,12 +266,13 @@ class _Walk:
             kind = kind or self.kinds[-1]
             if kind in HEADINGS:
                 self.place, self.fragment = quoted(text), self.anchor
-            self.texts.append([text, kind, self.place, self.fragment])
+            self.texts.append(Text(text, kind, self.place, self.fragment))
             self.between = ""
 
     def _end(self, gap: str) -> None:
         if self.texts:
-            self.texts[-1][0] += gap
+            last = self.texts.pop()
+            self.texts.append(last._replace(text=last.text + gap))
 
 
 def _tag(node: Any) -> str:
@@ -286,12 +285,12 @@ def _tag(node: Any) -> str:
     return "span" if inline else tag
 
 
-def _number(text: str | None, default: int) -> int:
+def whole_number(text: str | None, default: int) -> int:
     return int(text) if text and re.fullmatch(r"-?\d{1,6}", text) else default
 
 
 def _span(node: Any, name: str, most: int) -> int:
-    return min(most, max(1, _number(node.get(name), 1)))
+    return min(most, max(1, whole_number(node.get(name), 1)))
 
 
 def _hidden(node: Any) -> bool:

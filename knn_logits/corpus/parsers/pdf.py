@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from knn_logits.corpus.blocks import HEADING_START, TEXT_LINE
+from knn_logits.corpus.documents import HEADING_START, TEXT_LINE
 from knn_logits.corpus.parsers import Left, Part, Text, clean
 from knn_logits.corpus.rows import UnreadableError, first_line
 
@@ -49,11 +49,10 @@ def read(stream: Any) -> Iterator[Part]:
         blocks = paragraphs(_without_margins(number, lines_of))
         empty += not blocks
         for row, (kind, words) in enumerate(blocks):
-            goes_on = row == 0 and kind == "p" and last is not None and _goes_on(last, words)
             if last is not None:
-                gap = " " if goes_on else _gap(last, kind, row == 0)
+                gap = _gap(last, kind, words, on_new_page=row == 0)
                 yield last._replace(text=last.text + gap)
-            kind = "" if goes_on else kind
+                kind = "" if gap == " " else kind
             last = Text(words, kind, f"page {number}", f"page={number}")
     if last is not None:
         yield last._replace(text=f"{last.text}\n\n")
@@ -65,23 +64,21 @@ def read(stream: Any) -> Iterator[Part]:
         )
 
 
-def _goes_on(last: Text, words: str) -> bool:
-    """Whether a page begins within a sentence."""
-    cut = last.kind in ("p", "") and not last.text.endswith(_ENDS)
-    return cut and (words[:1].islower() or len(last.text) >= TEXT_LINE)
-
-
-def _gap(last: Text, kind: str, on_new_page: bool) -> str:
-    apart = last.text.endswith(_ENDS) if on_new_page else "h2" in (kind, last.kind)
-    return "\n\n" if apart else "\n"
+def _gap(last: Text, kind: str, words: str, *, on_new_page: bool) -> str:
+    """What stands between two blocks: a space where a page begins within a sentence."""
+    if not on_new_page:
+        return "\n\n" if "h2" in (kind, last.kind) else "\n"
+    if last.text.endswith(_ENDS):
+        return "\n\n"
+    goes_on = words[:1].islower() or len(last.text) >= TEXT_LINE
+    return " " if goes_on and kind == "p" and last.kind in ("p", "") else "\n"
 
 
 def _without_margins(number: int, lines_of: Callable[[int], list[str]]) -> list[str]:
     """Returns the lines of a page without headers, footers and page numbers.
 
-    They stand at the edges of one of the next two pages, too, and their numbers are the same there
-    or grow as the pages' do. What a page has at its top first stays: it may be the document's title
-    or the names of a table's columns.
+    They stand at the edges of a near page, too, with the same numbers, or as many more as pages lie
+    between. What a page has at its top first stays: it may be a title or the names of columns.
     """
     lines = lines_of(number)
     left = set()

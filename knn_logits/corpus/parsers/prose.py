@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from knn_logits.corpus.blocks import TEXT_LINE, paragraphs, prose, quoted
+from knn_logits.corpus.documents import TEXT_LINE, paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
 from knn_logits.store.blocks import HEADINGS
 
@@ -105,7 +105,7 @@ def _blocks(text: str) -> Iterator[tuple[int, Text]]:
     parser.core.ruler.enableOnly(["normalize", "block"])
     lines = text.split("\n")
     lines = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
-    starts: list[tuple[int, str, str, str]] = []  # line, kind, place, fragment
+    starts: list[tuple[int, Text]] = []  # the line of each block, and what is known of it
     lists = 0
     tokens = parser.parse(text)
     for number, token in enumerate(tokens):
@@ -124,11 +124,11 @@ def _blocks(text: str) -> Iterator[tuple[int, Text]]:
             joined = unwrapped("".join(lines[first:end]))
             lines[first:end] = [joined, *[""] * (end - first - 1)]
         if kind and token.map and (not starts or token.map[0] > starts[-1][0]):
-            starts.append((token.map[0], kind, place, fragment[:100]))
-    ends = [line for line, *_ in starts] + [len(lines)]
+            starts.append((token.map[0], Text("", kind, place, fragment[:100])))
+    ends = [line for line, _ in starts] + [len(lines)]
     yield 0, Text("".join(lines[: ends[0]]), "" if starts else "p")
-    for (line, kind, place, fragment), end in zip(starts, ends[1:], strict=True):
-        yield line, Text("".join(lines[line:end]), kind, place, fragment)
+    for (line, block), end in zip(starts, ends[1:], strict=True):
+        yield line, block._replace(text="".join(lines[line:end]))
 
 
 def read_notebook(stream: Any) -> Iterator[Text]:

@@ -20,10 +20,8 @@ from knn_logits.errors import CorpusError
 _COST_OF_LINE = 64
 _BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 20
-# The most rows and, by the file's own account, bytes of a batch.
-_ROWS, _BYTES = 64, 16 << 20
+_ROWS = 16  # of a batch, which is in memory as a whole
 _DELIMITERS = (",", ";", "\t", "|")
-_SEPARATOR = re.compile(r"sep=(.)\n?", re.IGNORECASE)
 # The rows that are looked at, and the part of them that has as many cells as the header.
 _SAMPLE, _USUAL_SHARE = 1000, 0.6
 # The most rows above that with the names.
@@ -108,22 +106,15 @@ def read_parquet(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
     # With buffering ahead, the whole file would be in memory.
     options = {"pre_buffer": False, "buffer_size": _BUFFER, "page_checksum_verification": True}
     with pq.ParquetFile(stream, **options) as table:
-        yield from _table_rows(table, keys)
-
-
-def _table_rows(table: Any, keys: tuple[str, ...]) -> Iterator[Part]:
-    count = max(1, table.metadata.num_rows)
-    groups = (table.metadata.row_group(group) for group in range(table.num_row_groups))
-    size = sum(group.total_byte_size for group in groups)
-    rows = max(1, min(_ROWS, _BYTES * count // max(1, size)))
-    batches = table.iter_batches(batch_size=rows, use_threads=False)
-    every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
-    for number, values in enumerate(every, start=1):
-        try:
-            fields = plain_values(fields_of(values, keys))
-        except ValueError as error:
-            raise CorpusError(f", row {number}: {error}") from None
-        yield Fields(fields, number, number / count)
+        count = max(1, table.metadata.num_rows)
+        batches = table.iter_batches(batch_size=_ROWS, use_threads=False)
+        every = itertools.chain.from_iterable(batch.to_pylist() for batch in batches)
+        for number, values in enumerate(every, start=1):
+            try:
+                fields = plain_values(fields_of(values, keys))
+            except ValueError as error:
+                raise CorpusError(f", row {number}: {error}") from None
+            yield Fields(fields, number, number / count)
 
 
 def read_csv(lines: Iterator[str]) -> Iterator[Part]:
@@ -134,17 +125,14 @@ def read_csv(lines: Iterator[str]) -> Iterator[Part]:
     """
     csv.field_size_limit(LONGEST_ROW)  # Python's own is 131,072
     sample = list(itertools.islice(lines, _SAMPLE))
-    given = _SEPARATOR.fullmatch(sample[0]) if sample else None
-    skipped = int(given is not None)
-    found = _table(sample[skipped:], (given[1],) if given else _DELIMITERS)
+    found = _table(sample)
     rest = itertools.chain(sample, lines)
     if found is None:
         yield Left("", "read as plain text: no first row names the columns of a table", False)
         yield from read_text(rest)
         return
     delimiter, above, names = found
-    reader = csv.reader(itertools.islice(rest, skipped, None), delimiter=delimiter)
-    line = skipped + 1
+    reader, line = csv.reader(rest, delimiter=delimiter), 1
     try:
         for number, row in enumerate(reader):
             cells = [" ".join(cell.split()) for cell in row]
@@ -153,7 +141,7 @@ def read_csv(lines: Iterator[str]) -> Iterator[Part]:
             text = f"- {_named(names, cells)}" if kind == "tr" else delimiter.join(cells)
             if any(cells):
                 yield Text(f"{text.strip(delimiter)}\n", kind, f"line {line}")
-            line = skipped + reader.line_num + 1
+            line = reader.line_num + 1
     except csv.Error as error:
         yield Left(f"line {line}", f"the table is damaged from here on: {error}")
 
@@ -170,10 +158,10 @@ def _fits(row: list[str], width: int) -> bool:
     return len(row) >= width and not any(row[width:])
 
 
-def _table(lines: list[str], delimiters: tuple[str, ...]) -> tuple[str, int, list[str]] | None:
+def _table(lines: list[str]) -> tuple[str, int, list[str]] | None:
     """The delimiter, the number of rows above that of the names, and the names."""
     best: tuple[float, int, tuple[str, int, list[str]]] | None = None
-    for delimiter in delimiters:
+    for delimiter in _DELIMITERS:
         try:
             # The last row of a sample may end within a quotation.
             rows = list(csv.reader(lines, delimiter=delimiter, strict=len(lines) < _SAMPLE))

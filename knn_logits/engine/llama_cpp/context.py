@@ -76,14 +76,11 @@ class Weights:
         self.dim = int(functions.llama_model_n_embd(self.handle))
         # The most tokens that the model was trained to read.
         self.context_length = int(functions.llama_model_n_ctx_train(self.handle))
+        # A cache of recurrent states cannot be cut.
+        kinds = functions.llama_model_is_recurrent, functions.llama_model_is_hybrid
+        self.recurrent = any(is_kind(self.handle) for is_kind in kinds)
         if functions.llama_model_has_encoder(self.handle) or not self.size:
             raise ModelError(f"{path} is not a causal language model, which kNN needs")
-
-    @property
-    def recurrent(self) -> bool:
-        """Whether the cache holds recurrent states, which cannot be cut."""
-        kinds = llama().llama_model_is_recurrent, llama().llama_model_is_hybrid
-        return any(is_kind(self.handle) for is_kind in kinds)
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -118,12 +115,7 @@ def _text(function: Any, *arguments: Any) -> str:
 
 
 class Context:
-    """The cache of one text, for `size` tokens; it takes the values of tensors `names`.
-
-    Raises:
-        LimitError: when the text is longer than the model's context.
-        ModelError: when there is no memory for it.
-    """
+    """The cache of one text, for `size` tokens; it takes the values of tensors `names`."""
 
     def __init__(self, weights: Weights, size: int, names: Sequence[str]) -> None:
         most, functions = weights.context_length, llama()
@@ -157,11 +149,9 @@ class Context:
     def read(
         self, tokens: Sequence[int], scored: int, *, keys_only: bool = False
     ) -> tuple[Array, dict[str, Array]]:
-        """Reads further tokens: scores and states of the last `scored` of them.
+        """Reads further tokens, and returns scores and states of the last `scored` of them.
 
-        Returns:
-            Scores, float32 [scored, vocabulary], none for `keys_only`; and the states by the name
-            of their tensor, float32 [scored, dim].
+        float32 [scored, vocabulary], none for `keys_only`; and [scored, dim] by a tensor's name.
         """
         threads, functions = torch.get_num_threads(), llama()
         functions.llama_set_n_threads(self._handle, threads, threads)

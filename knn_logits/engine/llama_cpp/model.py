@@ -50,6 +50,9 @@ class GGUFModel(GenerationMixin, nn.Module):
 
     Attributes:
         tokenizer: The file's tokenizer.
+        precision: The quantisation of the weights, such as "Q4_K_Medium".
+        device: Where tokens are given and scores come from: llama.cpp itself may use a GPU.
+        dtype: The precision of scores and states.
 
     Raises:
         MissingDependencyError: where llama-cpp-python is missing.
@@ -61,13 +64,14 @@ class GGUFModel(GenerationMixin, nn.Module):
     input_modalities = ("text",)
     main_input_name = "input_ids"
     engine = "llama.cpp"
+    device, dtype = torch.device("cpu"), torch.float32
     rounds_by_pass = True  # other kernels read one token, and round what they multiply to 8 bits
 
     def __init__(self, path: Path | str) -> None:
         nn.Module.__init__(self)
         self._weights = weights = Weights(Path(path))
         functions, size = llama(), weights.size
-        self.config = _config(weights)
+        self.config, self.precision = _config(weights), weights.quantisation
         self._is_stateful = weights.recurrent
         self.lm_head = _Sizes(size, weights.dim)
         # A key's tensor passes through a module of the key's name, so that it can be taken there.
@@ -98,21 +102,6 @@ class GGUFModel(GenerationMixin, nn.Module):
     def get_experts_implementation(self) -> dict[str, str]:
         """How PyTorch runs the experts of a mixture, which are llama.cpp's here."""
         return {}
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens are given and scores come from: llama.cpp itself may use a GPU."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of scores and states."""
-        return torch.float32
-
-    @property
-    def precision(self) -> str:
-        """The quantisation of the weights, such as "Q4_K_Medium"."""
-        return self._weights.quantisation
 
     def get_decoder(self) -> Any:
         """The module that reads tokens."""
