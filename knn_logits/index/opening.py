@@ -260,16 +260,16 @@ class Sink:
 
     def holds(self, states: Tensor) -> Tensor:
         """Whether each state is a sink, bool [rows], for states [rows, dim]."""
-        apart = states.float() - self._copies.at(states.device, "center")
+        apart = states.float() - self._copies.at(states.device)[0]
         return apart.square().sum(dim=-1) <= self.radius
 
     def among(self, ids: Tensor) -> Tensor:
         """Whether each entry is a sink's, bool [rows, k], for ids int64 [rows, k]."""
-        return self._copies.at(ids.device, "entries")[ids.clamp(min=0)]
+        return self._copies.at(ids.device)[1][ids.clamp(min=0)]
 
     @cached_property
     def _copies(self) -> Copies:
-        return Copies(center=self.center, entries=self.entries)
+        return Copies(self.center, self.entries)
 
 
 def find_sink(store: Datastore) -> Sink | None:

@@ -38,12 +38,12 @@ class SharedTokens:
         # before that are the last ones before earlier entries.
         most = np.delete(before, contexts)
         last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(most)].astype(np.int32)
-        self._copies = Copies(most=torch.from_numpy(most), last=torch.from_numpy(last))
+        self._copies = Copies(torch.from_numpy(most), torch.from_numpy(last))
 
     def count(self, ids: Tensor, texts: Prefixes) -> Tensor:
         """Shared tokens of entries `ids` and each row's text, float32 [rows, k], 0 to 8."""
         ends = texts.last_tokens(MAX_SHARED_TOKENS).to(ids.device, non_blocking=True)
-        most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
+        most, last = self._copies.at(ids.device)
         if not len(last):
             return torch.zeros(ids.shape, device=ids.device)
         back = torch.arange(MAX_SHARED_TOKENS, device=ids.device)
@@ -91,7 +91,7 @@ class Retriever:
         if config.nprobe is not None and self.index.nprobe is not None:
             self.index.nprobe = config.nprobe
         self._array: Array = store.values.numpy()
-        self._copies = Copies(values=store.values)
+        self._copies = Copies(store.values)
         once = self.indexes.once
         self._sink = once(store, "sink", lambda: find_sink(store))
         self._shared: SharedTokens | None = None
@@ -163,7 +163,7 @@ class Retriever:
         """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
         if ids.device.type == "cpu":
             return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
-        return self._copies.at(ids.device, "values")[ids.clamp(min=0)].long()
+        return self._copies.at(ids.device)[0][ids.clamp(min=0)].long()
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))

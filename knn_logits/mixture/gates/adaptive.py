@@ -139,7 +139,7 @@ class AdaptiveGate(FittedGate):
     ) -> None:
         self.metric: Metric = check_metric(metric)
         self.control = control
-        self._copies = Copies(control=torch.tensor(control, dtype=torch.int64))
+        self._copies = Copies(torch.tensor(control, dtype=torch.int64))
         self._network = Network("AdaptiveGate", len(FEATURES), arrays, 2)
 
     def with_control(self, tokens: tuple[int, ...]) -> AdaptiveGate:
@@ -163,7 +163,7 @@ class AdaptiveGate(FittedGate):
         lmbda, share = self.at(ballots.features).unbind(-1)
         active = ballots.found
         if self.control:
-            control = self._copies.at(active.device, "control")
+            (control,) = self._copies.at(active.device)
             active = active & (ballots.tokens[:, :1] != control).all(dim=-1, keepdim=True)
         return lmbda * active[:, 0], share * active[:, 1]
 
