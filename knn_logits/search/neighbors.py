@@ -273,15 +273,6 @@ class Neighbors:
 
         return [part(number * width) for number in range(parts)]
 
-    @classmethod
-    def nothing(cls, rows: int, device: torch.device | str = "cpu") -> Neighbors:
-        """An empty result for `rows` queries, with fields of shape [rows, 0]."""
-        return cls(
-            torch.empty(rows, 0, dtype=torch.int64, device=device),
-            torch.empty(rows, 0, dtype=torch.float32, device=device),
-            torch.empty(rows, 0, dtype=torch.int64, device=device),
-        )
-
 
 def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
     """Joins neighbors by rows (dim 0) or by columns (dim -1)."""
@@ -296,8 +287,7 @@ def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
         return torch.full_like(part.nearness, PADDING[name]) if field is None else field
 
     whole = {name: torch.cat([column(part, name) for part in parts], dim) for name in present}
-    metric = next((part.metric for part in parts if part.k), parts[0].metric)
-    return Neighbors(metric=metric, **{**whole, **fields})
+    return Neighbors(metric=parts[0].metric, **{**whole, **fields})
 
 
 def with_occurrences(neighbors: Neighbors) -> Neighbors:

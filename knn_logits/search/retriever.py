@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -147,23 +146,24 @@ class Retriever:
         if self.config.refine:
             nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
             nearness = nearness.masked_fill(ids < 0, -torch.inf)
-        found = Neighbors(ids, nearness, self._looked_up(ids), self.metric)
-        return self._as_voters(queries, found, texts)
+        return self._voters(queries, nearness, ids, texts)
 
-    def _as_voters(self, queries: Tensor, found: Neighbors, texts: Prefixes | None) -> Neighbors:
-        """Drops attention sinks among queries and entries, and counts shared tokens."""
-        if self._sink is not None:
-            is_sink = self._sink.holds(queries).to(found.ids.device).unsqueeze(-1)
-            found = found.without(self._sink.among(found.ids) | is_sink)
-        if self._shared is not None and texts is not None:
-            found = replace(found, shared=self._shared.count(found.ids, texts))
-        return found
-
-    def _looked_up(self, ids: Tensor) -> Tensor:
-        """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
+    def _voters(
+        self, queries: Tensor, nearness: Tensor, ids: Tensor, texts: Prefixes | None
+    ) -> Neighbors:
+        """Looks up the values of entries, drops attention sinks, and counts shared tokens."""
+        # Padding gets the first entry's value.
         if ids.device.type == "cpu":
-            return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
-        return self._copies.at(ids.device)[0][ids.clamp(min=0)].long()
+            values = torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip"))
+        else:
+            values = self._copies.at(ids.device)[0][ids.clamp(min=0)]
+        if self._sink is not None:
+            hidden = self._sink.hides(queries, ids)
+            nearness, ids = nearness.masked_fill(hidden, -torch.inf), ids.masked_fill(hidden, -1)
+        shared = None
+        if self._shared is not None and texts is not None:
+            shared = self._shared.count(ids, texts)
+        return Neighbors(ids, nearness, values.long(), self.metric, shared=shared)
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))
