@@ -95,9 +95,10 @@ def test_a_replayed_step_is_a_plain_step(on_gpu, store, settings):
 
 @every_weighing
 def test_a_step_of_tensors_alone_is_a_plain_step(model, store, settings, monkeypatch):
-    monkeypatch.setattr(Memory, "_replays", lambda *_: True)
     monkeypatch.setattr(step_graphs, "_PLAIN_CALLS", 100)
-    check_steps(Memory(model, store, k=8, **settings), store, "cpu")
+    memory = Memory(model, store, k=8, **settings)
+    monkeypatch.setattr(memory, "_replay_device", torch.device("cpu"))
+    check_steps(memory, store, "cpu")
 
 
 @pytest.mark.gpu

@@ -30,7 +30,7 @@ from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate, Network
 from knn_logits.mixture.vote import Weighing, any_vote, drop_impossible, joint_vote
 from knn_logits.search.matches import Matches
-from knn_logits.search.neighbors import Neighbors, Occurrences
+from knn_logits.search.neighbors import Neighbors
 
 FEATURES = (
     "nearness of the nearest neighbor",
@@ -64,9 +64,11 @@ class Ballots:
 
     @classmethod
     def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor) -> Ballots:
-        """Reads the neighbors and their `occurrences`; the weights are log w_i, [rows, k]."""
-        knn = _votes(log_weights, neighbors.values, log_p_lm)
-        part = neighbors.occurrences[0] if neighbors.occurrences else Occurrences.none(len(knn))
+        """Reads the neighbors and their first `occurrences`, on the device of `log_p_lm`.
+
+        The weights are log w_i, [rows, k].
+        """
+        knn, part = _votes(log_weights, neighbors.values, log_p_lm), neighbors.occurrences[0]
         match = _votes(part.log_weights, part.values, log_p_lm)
         found = torch.stack([knn.amax(-1) > 0.0, match.amax(-1) > 0.0], dim=-1)
         best_lm, by_lm = log_p_lm.max(dim=-1)
@@ -78,9 +80,7 @@ class Ballots:
         p = torch.stack([logs.exp(), knn.gather(-1, tokens), match.gather(-1, tokens)], dim=-1)
         logs = logs.clamp(min=_LEAST_LOG_P)
         nothing = logs.new_full((), _LEAST_LOG_P)
-        part = part.to(logs.device)
         nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
-        nearest = nearest.to(logs.device)
         present = nearest.isfinite()
         below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
         features = torch.stack(
@@ -108,8 +108,8 @@ def _votes(log_weights: Tensor, values: Tensor, like: Tensor) -> Tensor:
     """The distribution of weighted votes over the vocabulary, float32 [rows, vocabulary]."""
     # The order decides how sums are rounded, and so which of two equal tokens is the favorite.
     weights, order = log_weights.sort(dim=-1)
-    values = values.gather(-1, order).to(like.device)
-    return torch.zeros_like(like).scatter_add_(-1, values, weights.to(like).exp())
+    votes = torch.zeros_like(like)
+    return votes.scatter_add_(-1, values.gather(-1, order), weights.to(like).exp())
 
 
 def shares_of(logits: Tensor) -> Tensor:
