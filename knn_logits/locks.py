@@ -70,21 +70,19 @@ class Recent(Generic[K, V]):
 
 
 class Copies:
-    """Tensors by name, with a copy on each device that asked for one."""
+    """Tensors, with copies on each device that asked for them."""
 
-    def __init__(self, **tensors: Tensor) -> None:
+    def __init__(self, *tensors: Tensor) -> None:
         self._tensors = tensors
-        self._copies: dict[tuple[str, torch.device], Tensor] = {}
+        self._copies: dict[torch.device, tuple[Tensor, ...]] = {}
 
-    def at(self, device: torch.device, name: str) -> Tensor:
-        """Returns the tensor `name` on a device."""
-        tensor = self._tensors[name]
-        if tensor.device == device:
-            return tensor
-        if (name, device) not in self._copies:
-            # Another thread may have made one meanwhile, which may be in use.
-            self._copies.setdefault((name, device), tensor.to(device))
-        return self._copies[name, device]
+    def at(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Returns the tensors on a device."""
+        if device not in self._copies:
+            # Another thread may have made copies meanwhile, which may be in use.
+            made = tuple(tensor.to(device) for tensor in self._tensors)
+            self._copies.setdefault(device, made)
+        return self._copies[device]
 
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):

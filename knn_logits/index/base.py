@@ -41,19 +41,6 @@ def wrong_shape(queries: Tensor, dim: int) -> SearchError:
     )
 
 
-def kept_after(present: Tensor | None, size: int, gone: Array) -> tuple[Tensor, Tensor]:
-    """bool [size], whether each present vector stays without `gone`, and the ids that stay."""
-    ids = torch.arange(size) if present is None else present.cpu()
-    stays = ~torch.isin(ids, torch.from_numpy(np.asarray(gone, np.int64)))
-    return stays, ids[stays]
-
-
-def without_broken(queries: Tensor, nearness: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Lets queries that are not finite find nothing."""
-    broken = ~queries.isfinite().all(dim=-1, keepdim=True)
-    return nearness.masked_fill(broken, -torch.inf), ids.masked_fill(broken, -1)
-
-
 def prepared(vectors: Array, metric: Metric) -> Array:
     """Vectors as a metric compares them, float32."""
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)

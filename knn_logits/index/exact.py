@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.index.base import kept_after, nearest_columns, without_broken, wrong_shape
+from knn_logits.index.base import nearest_columns, wrong_shape
 from knn_logits.metrics import COMPARISONS, Metric
 
 # The most distances computed at once, which are 256 MB of float32.
@@ -45,11 +45,12 @@ class TorchIndex:
         raise NotImplementedError
 
     def remove(self, ids: Array) -> None:
-        stays, remaining = kept_after(self._ids, self.size, ids)
+        present = torch.arange(self.size) if self._ids is None else self._ids.cpu()
+        stays = ~torch.isin(present, torch.from_numpy(np.asarray(ids, np.int64)))
         mask = stays.to(self._keys.device)
         self._keys = self._keys[mask]
         self._norms = None if self._norms is None else self._norms[mask]
-        self._ids = remaining.to(self._keys.device)
+        self._ids = present[stays].to(self._keys.device)
         self.size = len(self._ids)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +64,8 @@ class TorchIndex:
             return empty, empty.long()
         parts = [self._search(part, k) for part in queries.split(self._rows_at_once(k))]
         nearness, ids = (torch.cat(part) for part in zip(*parts, strict=True))
-        return without_broken(queries, nearness, ids)
+        broken = ~queries.isfinite().all(dim=-1, keepdim=True)
+        return nearness.masked_fill(broken, -torch.inf), ids.masked_fill(broken, -1)
 
 
 class ExactIndex(TorchIndex):

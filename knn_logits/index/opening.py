@@ -256,18 +256,21 @@ class Sink:
     radius: float  # the largest squared distance of a sink state from the center
     entries: Tensor  # bool [entries], whose key is the state after a single token
 
-    def holds(self, states: Tensor) -> Tensor:
-        """Whether each state is a sink, bool [rows], for states [rows, dim]."""
-        apart = states.float() - self._copies.at(states.device, "center")
-        return apart.square().sum(dim=-1) <= self.radius
+    def hides(self, states: Tensor, ids: Tensor) -> Tensor:
+        """Which entries do not vote, bool [rows, k]: sinks, and all that a sink state found.
 
-    def among(self, ids: Tensor) -> Tensor:
-        """Whether each entry is a sink's, bool [rows, k], for ids int64 [rows, k]."""
-        return self._copies.at(ids.device, "entries")[ids.clamp(min=0)]
+        Args:
+            states: float32 [rows, dim].
+            ids: int64 [rows, k], the entries that each of them found.
+        """
+        center, entries = self._copies.at(ids.device)
+        apart = states.to(ids.device) - center
+        asks = apart.square().sum(dim=-1, keepdim=True) <= self.radius
+        return entries[ids.clamp(min=0)] | asks
 
     @cached_property
     def _copies(self) -> Copies:
-        return Copies(center=self.center, entries=self.entries)
+        return Copies(self.center, self.entries)
 
 
 def find_sink(store: Datastore) -> Sink | None:

@@ -223,6 +223,13 @@ class Memory:
         if self.config.infini_gram:
             infini_gram = InfiniGram(self.stores, self.config, self._indexes)
             self.experts = (*self.experts, infini_gram)
+        reads = self.experts or self.retriever.reads_text
+        self._padding = padding_tokens(self.model) if reads else []
+        # The GPU on which nothing in a step needs the host, so that steps are replayed.
+        self._replay_device: torch.device | None = None
+        if (self.gate is None or adaptive) and can_replay():
+            device = self.retriever.device
+            self._replay_device = device if device is not None and device.type == "cuda" else None
 
     def _gates(self, rules: Sequence[tuple[KNNConfig, Gate | None]]) -> Iterator[GatedStore]:
         vocabulary = vocabulary_size(self.model)
@@ -250,9 +257,7 @@ class Memory:
         Returns:
             The neighbors of `rows * positions` queries. All rows of the first position come first.
         """
-        if self.experts or self.retriever.reads_text:
-            ids = without_padding(ids, getattr(self.model, "generation_config", None))
-        texts = Prefixes.of_steps(ids, states.shape[1])
+        texts = Prefixes.of_steps(ids, states.shape[1], self._padding)
         queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
         return self.with_occurrences(self.retriever.search(queries, texts), texts)
 
@@ -303,12 +308,11 @@ class Memory:
         Returns:
             The neighbors, and their vote.
         """
-        if not self._replays(state, log_p_lm):
-            neighbors = self.neighbors(state.unsqueeze(1), ids)
+        prefixes = Prefixes.of_steps(ids, 1, self._padding)
+        on_device = state.device == log_p_lm.device == self._replay_device
+        if not on_device or self.retriever.index.size * len(state) > _MAX_DISTANCES:
+            neighbors = self.with_occurrences(self.retriever.search(state, prefixes), prefixes)
             return neighbors, self.vote(neighbors, log_p_lm)
-        if self.experts or self.retriever.reads_text:
-            ids = without_padding(ids, getattr(self.model, "generation_config", None))
-        prefixes = Prefixes.of_steps(ids, 1)
         ends = prefixes.last_tokens(MAX_SHARED_TOKENS)
         near = self._searches(state.detach().float(), ends)
         # The device searches meanwhile.
@@ -327,16 +331,6 @@ class Memory:
         ids, nearness, values, shared = near
         counted = shared if self.retriever.reads_text else None
         return Neighbors(ids, nearness, values, self.retriever.metric, shared=counted)
-
-    def _replays(self, state: Tensor, log_p_lm: Tensor) -> bool:
-        """Whether nothing in a step needs the host."""
-        return (
-            state.is_cuda
-            and can_replay()
-            and state.device == log_p_lm.device == self.retriever.device
-            and self.retriever.index.size * len(state) <= _MAX_DISTANCES
-            and (self.gate is None or isinstance(self.gate, AdaptiveGate))
-        )
 
     @cached_property
     def _searches(self) -> StepGraphs:
@@ -388,18 +382,9 @@ class Memory:
         )
 
 
-def without_padding(ids: Tensor, config: Any) -> Tensor:
-    """Replaces padding tokens at the beginning of texts by -1, also where a text begins so."""
-    end = getattr(config, "eos_token_id", None)
-    pads = [getattr(config, "pad_token_id", None), *(end if isinstance(end, list) else [end])]
-    # Most texts begin with a token, which is seen faster than where padding ends.
-    first = set(ids[:, 0].tolist()) if ids.shape[1] else set()
-    if not first.intersection(pads) and min(first, default=0) >= 0:
-        return ids
-    opening = ids < 0
-    for pad in pads:
-        if pad is not None:
-            opening = opening | (ids == pad)
-    opening = opening.int().cumprod(dim=-1).bool()
-    # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
-    return ids.masked_fill(opening & (ids >= 0), -1) if bool(opening.any()) else ids
+def padding_tokens(model: Any) -> list[int]:
+    """Returns the tokens that are padding where a text begins with them."""
+    config = getattr(model, "generation_config", None)
+    pad, ends = getattr(config, "pad_token_id", None), getattr(config, "eos_token_id", None)
+    tokens = [pad, *(ends if isinstance(ends, list) else [ends])]
+    return [token for token in tokens if token is not None]

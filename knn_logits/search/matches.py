@@ -205,8 +205,7 @@ class SuffixIndex:
             ids[row, :end], values[row, :end], logs[row, :end] = entries, tokens, weights
         ids[ids >= 0] += first_entry
         arrays = map(torch.from_numpy, (ids, values, logs, lengths, counts))
-        zeros = torch.zeros(3, len(counts), dtype=torch.float32)
-        return Occurrences(*arrays, *zeros)
+        return Occurrences(*arrays, *torch.zeros(3, len(counts), dtype=torch.float32))
 
     def _by_token(self, low: int, high: int) -> tuple[Array, Array, Array]:
         """An occurrence of each token that follows a range, and the token's log share in it."""
@@ -293,11 +292,8 @@ class Matches:
         """
         if not self._suffixes:
             return Occurrences.none(len(prefixes))
-        index, first = self._suffixes[0]
-        found = index.find(prefixes, first, most=self._most)
-        if rest := self._suffixes[1:]:
-            more = [index.find(prefixes, first, most=self._most) for index, first in rest]
-            found = joined_occurrences([found, *more])
+        parts = [index.find(prefixes, first, most=self._most) for index, first in self._suffixes]
+        found = parts[0] if len(parts) == 1 else joined_occurrences(parts)
         for row in range(len(prefixes)) if self._tails else ():
             text = prefixes.tokens[prefixes.first[row] : prefixes.end[row]]
             tail = tuple(text[-_TAIL_TOKENS:].tolist())

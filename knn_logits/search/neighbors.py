@@ -55,12 +55,21 @@ class Prefixes:
         return Prefixes(self.tokens, self.first[selected], self.end[selected])
 
     @classmethod
-    def of_steps(cls, ids: Tensor, positions: int) -> Prefixes:
-        """The texts before the last `positions` steps of texts `ids`, int64 [rows, length]."""
-        rows, length = ids.shape
+    def of_steps(cls, ids: Tensor, positions: int, padding: Sequence[int] = ()) -> Prefixes:
+        """The texts before the last `positions` steps of texts `ids`, int64 [rows, length].
+
+        At the beginning of a text, tokens of `padding` become -1, also where the text begins so.
+        """
+        tokens, (rows, length) = ids.cpu().numpy(), ids.shape
+        # Most texts begin with a token, which is seen faster than where padding ends.
+        begin = tokens[:, :1].ravel().tolist() if padding else ()
+        if any(token < 0 or token in padding for token in begin):
+            opening = np.logical_and.accumulate((tokens < 0) | np.isin(tokens, padding), axis=1)
+            # Other negative numbers stay: RetoMaton tells texts of several sources apart by them.
+            tokens = np.where(opening & (tokens >= 0), -1, tokens)
         last = np.arange(length - positions + 1, length + 1)[:, None]
         first = np.zeros_like(last) + np.arange(rows) * length
-        return cls(ids.reshape(-1).cpu().numpy(), first.ravel(), (first + last).ravel())
+        return cls(tokens.reshape(-1), first.ravel(), (first + last).ravel())
 
 
 @dataclass(frozen=True)
@@ -273,15 +282,6 @@ class Neighbors:
 
         return [part(number * width) for number in range(parts)]
 
-    @classmethod
-    def nothing(cls, rows: int, device: torch.device | str = "cpu") -> Neighbors:
-        """An empty result for `rows` queries, with fields of shape [rows, 0]."""
-        return cls(
-            torch.empty(rows, 0, dtype=torch.int64, device=device),
-            torch.empty(rows, 0, dtype=torch.float32, device=device),
-            torch.empty(rows, 0, dtype=torch.int64, device=device),
-        )
-
 
 def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
     """Joins neighbors by rows (dim 0) or by columns (dim -1)."""
@@ -296,8 +296,7 @@ def joined(parts: Sequence[Neighbors], dim: int, **fields: Any) -> Neighbors:
         return torch.full_like(part.nearness, PADDING[name]) if field is None else field
 
     whole = {name: torch.cat([column(part, name) for part in parts], dim) for name in present}
-    metric = next((part.metric for part in parts if part.k), parts[0].metric)
-    return Neighbors(metric=metric, **{**whole, **fields})
+    return Neighbors(metric=parts[0].metric, **{**whole, **fields})
 
 
 def with_occurrences(neighbors: Neighbors) -> Neighbors:

@@ -15,7 +15,7 @@ from knn_logits.index.exact import ExactIndex
 from knn_logits.index.opening import Indexes, hidden_entries
 from knn_logits.locks import Recent
 from knn_logits.search.matches import SuffixIndex
-from knn_logits.search.neighbors import Neighbors, Prefixes, joined
+from knn_logits.search.neighbors import Neighbors, Prefixes
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
@@ -264,29 +264,19 @@ class OnDemandRetriever(Retriever):
         for row, passages in enumerate(self._finder.find(texts)):
             rows.setdefault(passages, []).append(row)
         queries = queries.detach().float()
-        device = self.indexes.device
-        parts: list[tuple[Tensor, Neighbors]] = []
+        found: list[tuple[list[int], Tensor, Tensor]] = []
         for passages, members in rows.items():
-            chosen = torch.tensor(members)
-            parts.append((chosen, self._among(passages, queries[chosen.to(queries.device)])))
-        width = max((part.k for _, part in parts), default=0)
-        if not width:
-            return Neighbors.nothing(len(queries), device)
-        order = torch.cat([chosen for chosen, _ in parts]).argsort().to(device)
-        padded = [part.padded(width) for _, part in parts]
-        neighbors = joined(padded, 0)[order]
-        return self._as_voters(queries, neighbors, texts)
-
-    def _among(self, passages: tuple[int, ...], queries: Tensor) -> Neighbors:
-        """Searches some passages for queries, float32 [rows, dim]."""
-        if not passages:
-            return Neighbors.nothing(len(queries), self.indexes.device)
-        index, entries = self._joined(passages)
-        nearness, places = index.search(queries, self.config.k)
-        if not places.shape[1]:
-            return Neighbors.nothing(len(queries), self.indexes.device)
-        ids = torch.where(places < 0, places, entries[places.clamp(min=0)])
-        return Neighbors(ids, nearness, self._looked_up(ids), self.metric)
+            if passages:
+                index, entries = self._joined(passages)
+                near, places = index.search(queries[members], self.config.k)
+                found.append((members, near, torch.where(places < 0, places, entries[places])))
+        shape = len(queries), max((near.shape[1] for _, near, _ in found), default=0)
+        nearness = torch.full(shape, -torch.inf, device=self.indexes.device)
+        ids = torch.full(shape, -1, device=self.indexes.device)
+        for members, near, entries in found:
+            nearness[members, : near.shape[1]] = near
+            ids[members, : near.shape[1]] = entries
+        return self._voters(queries, nearness, ids, texts)
 
     def _joined(self, passages: tuple[int, ...]) -> tuple[ExactIndex, Tensor]:
         """Returns the index over some passages, and the entry of each of its keys."""

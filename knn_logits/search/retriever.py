@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -38,12 +37,12 @@ class SharedTokens:
         # before that are the last ones before earlier entries.
         most = np.delete(before, contexts)
         last = np.delete(np.asarray(tokens), contexts[1:] - 1)[: len(most)].astype(np.int32)
-        self._copies = Copies(most=torch.from_numpy(most), last=torch.from_numpy(last))
+        self._copies = Copies(torch.from_numpy(most), torch.from_numpy(last))
 
     def count(self, ids: Tensor, texts: Prefixes) -> Tensor:
         """Shared tokens of entries `ids` and each row's text, float32 [rows, k], 0 to 8."""
         ends = texts.last_tokens(MAX_SHARED_TOKENS).to(ids.device, non_blocking=True)
-        most, last = self._copies.at(ids.device, "most"), self._copies.at(ids.device, "last")
+        most, last = self._copies.at(ids.device)
         if not len(last):
             return torch.zeros(ids.shape, device=ids.device)
         back = torch.arange(MAX_SHARED_TOKENS, device=ids.device)
@@ -91,7 +90,7 @@ class Retriever:
         if config.nprobe is not None and self.index.nprobe is not None:
             self.index.nprobe = config.nprobe
         self._array: Array = store.values.numpy()
-        self._copies = Copies(values=store.values)
+        self._copies = Copies(store.values)
         once = self.indexes.once
         self._sink = once(store, "sink", lambda: find_sink(store))
         self._shared: SharedTokens | None = None
@@ -147,23 +146,24 @@ class Retriever:
         if self.config.refine:
             nearness = self._refined(queries.to(ids.device), ids.clamp(min=0))
             nearness = nearness.masked_fill(ids < 0, -torch.inf)
-        found = Neighbors(ids, nearness, self._looked_up(ids), self.metric)
-        return self._as_voters(queries, found, texts)
+        return self._voters(queries, nearness, ids, texts)
 
-    def _as_voters(self, queries: Tensor, found: Neighbors, texts: Prefixes | None) -> Neighbors:
-        """Drops attention sinks among queries and entries, and counts shared tokens."""
-        if self._sink is not None:
-            is_sink = self._sink.holds(queries).to(found.ids.device).unsqueeze(-1)
-            found = found.without(self._sink.among(found.ids) | is_sink)
-        if self._shared is not None and texts is not None:
-            found = replace(found, shared=self._shared.count(found.ids, texts))
-        return found
-
-    def _looked_up(self, ids: Tensor) -> Tensor:
-        """Looks up the values of entries, int64 [rows, k]. Padding gets the first entry's value."""
+    def _voters(
+        self, queries: Tensor, nearness: Tensor, ids: Tensor, texts: Prefixes | None
+    ) -> Neighbors:
+        """Looks up the values of entries, drops attention sinks, and counts shared tokens."""
+        # Padding gets the first entry's value.
         if ids.device.type == "cpu":
-            return torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip")).long()
-        return self._copies.at(ids.device, "values")[ids.clamp(min=0)].long()
+            values = torch.from_numpy(np.take(self._array, ids.numpy(), mode="clip"))
+        else:
+            values = self._copies.at(ids.device)[0][ids.clamp(min=0)]
+        if self._sink is not None:
+            hidden = self._sink.hides(queries, ids)
+            nearness, ids = nearness.masked_fill(hidden, -torch.inf), ids.masked_fill(hidden, -1)
+        shared = None
+        if self._shared is not None and texts is not None:
+            shared = self._shared.count(ids, texts)
+        return Neighbors(ids, nearness, values.long(), self.metric, shared=shared)
 
     def _refined(self, queries: Tensor, ids: Tensor) -> Tensor:
         rows = max(1, _REFINE_NUMBERS // max(1, ids.shape[1] * queries.shape[1]))

@@ -19,7 +19,6 @@ from knn_logits.measure.likelihood import (
     temperatures_around,
 )
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.neighbors import Neighbors
 
 
 def make_neighbors(seed, rows, k, metric="l2", padded=True):
@@ -130,4 +129,5 @@ def test_spread_is_the_mean_distance_beyond_the_nearest():
     assert spread(neighbors) == pytest.approx((1.0 + 2.0) / 2)
     flipped = from_distances(ids, -distances, neighbors.values, "ip")
     assert spread(flipped) == pytest.approx((1.0 + 2.0) / 2)
-    assert spread(Neighbors.nothing(3)) == 1.0
+    nothing = (part[:, :0] for part in (ids, distances, neighbors.values))
+    assert spread(from_distances(*nothing)) == 1.0

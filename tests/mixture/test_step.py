@@ -95,9 +95,10 @@ def test_a_replayed_step_is_a_plain_step(on_gpu, store, settings):
 
 @every_weighing
 def test_a_step_of_tensors_alone_is_a_plain_step(model, store, settings, monkeypatch):
-    monkeypatch.setattr(Memory, "_replays", lambda *_: True)
     monkeypatch.setattr(step_graphs, "_PLAIN_CALLS", 100)
-    check_steps(Memory(model, store, k=8, **settings), store, "cpu")
+    memory = Memory(model, store, k=8, **settings)
+    monkeypatch.setattr(memory, "_replay_device", torch.device("cpu"))
+    check_steps(memory, store, "cpu")
 
 
 @pytest.mark.gpu
@@ -133,3 +134,15 @@ def test_a_step_on_the_cpu_is_a_search_and_a_vote(model, store):
     plain = memory.vote(memory.neighbors(state[:, None], ids), log_p_lm)
     assert torch.equal(vote.log_p, plain.log_p)
     assert torch.equal(neighbors.ids, replace(plain.neighbors).ids[:, :8])
+
+
+def test_padding_is_no_part_of_a_text(model, store):
+    memory = Memory(model, store, k=8, lmbda=random_adaptive(share=1.0), suffix_weight=3.0)
+    state = torch.randn(1, store.manifest.dim)
+    log_p_lm = torch.randn(1, model.config.vocab_size).log_softmax(-1)
+    text = torch.from_numpy(store.tokens[None, 3:7].astype("int64"))
+    padding = torch.full((1, 5), model.generation_config.eos_token_id)
+    alone, padded = (
+        memory.step(state, ids, log_p_lm)[1].log_p for ids in (text, torch.cat([padding, text], -1))
+    )
+    assert torch.equal(padded, alone)

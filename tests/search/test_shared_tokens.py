@@ -1,7 +1,6 @@
 """Shared tokens before an entry: counted as by hand, and equal in every way of asking a memory."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 import knn_logits
 from knn_logits import KNNLogitsProcessor, Memory, explain
 from knn_logits.engine.forward import key_states_and_logits
-from knn_logits.mixture.memory import without_padding
 from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.retriever import MAX_SHARED_TOKENS, SharedTokens
 
@@ -136,5 +134,4 @@ def test_evaluation_counts_them_and_two_halves_are_one_whole(
 
 def test_marks_before_texts_of_several_sources_stay():
     ids = torch.tensor([[-11, 0, 0, 7], [-12, 0, 5, 0]])
-    config = SimpleNamespace(pad_token_id=0, eos_token_id=None)
-    assert without_padding(ids, config).tolist() == [[-11, -1, -1, 7], [-12, -1, 5, 0]]
+    assert Prefixes.of_steps(ids, 1, [0]).tokens.tolist() == [-11, -1, -1, 7, -12, -1, 5, 0]

@@ -38,7 +38,7 @@ from knn_logits.mixture.vote import (
     log_p_knn_of,
 )
 from knn_logits.search.matches import Matches
-from knn_logits.search.neighbors import Neighbors, Occurrences
+from knn_logits.search.neighbors import Neighbors
 
 FEATURES = (
     "nearness of the nearest neighbor",
@@ -72,10 +72,11 @@ class Ballots:
 
     @classmethod
     def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor) -> Ballots:
-        """Reads the neighbors and their `occurrences`; the weights are log w_i, [rows, k]."""
-        part = Occurrences.none(len(log_p_lm))
-        if neighbors.occurrences:
-            part = neighbors.occurrences[0].to(log_p_lm.device)
+        """Reads the neighbors and their first `occurrences`, on the device of `log_p_lm`.
+
+        The weights are log w_i, [rows, k].
+        """
+        part = neighbors.occurrences[0]
         votes = [(log_weights, neighbors.values), (part.log_weights, part.values)]
         best_lm, by_lm = log_p_lm.max(dim=-1)
         (p_knn, by_knn), (p_match, by_match) = (_favorite(*vote) for vote in votes)
@@ -88,7 +89,6 @@ class Ballots:
         logs = logs.clamp(min=_LEAST_LOG_P)
         nothing = logs.new_full((), _LEAST_LOG_P)
         nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
-        nearest = nearest.to(logs.device)
         present = nearest.isfinite()
         below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
         features = torch.stack(
@@ -154,7 +154,7 @@ class AdaptiveGate(FittedGate):
     ) -> None:
         self.metric: Metric = check_metric(metric)
         self.control = control
-        self._copies = Copies(control=torch.tensor(control, dtype=torch.int64))
+        self._copies = Copies(torch.tensor(control, dtype=torch.int64))
         self._network = Network("AdaptiveGate", len(FEATURES), arrays, 2)
 
     def with_control(self, tokens: tuple[int, ...]) -> AdaptiveGate:
@@ -178,7 +178,7 @@ class AdaptiveGate(FittedGate):
         lmbda, share = self.at(ballots.features).unbind(-1)
         active = ballots.found
         if self.control:
-            control = self._copies.at(active.device, "control")
+            (control,) = self._copies.at(active.device)
             active = active & (ballots.tokens[:, :1] != control).all(dim=-1, keepdim=True)
         return lmbda * active[:, 0], share * active[:, 1]
 

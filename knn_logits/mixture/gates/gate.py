@@ -127,12 +127,11 @@ class Network:
                 raise ConfigError(f"{name} of a {owner} must have the shape {shape}")
         if not units or not bool((self._weights["scale"] > 0.0).all()):
             raise ConfigError(f"a {owner} must have units, and scales above 0")
-        self._copies = Copies(**self._weights)
+        self._copies = Copies(*self._weights.values())
 
     def __call__(self, features: Tensor) -> Tensor:
         """float32 [n, outputs] of features, float32 [n, features]."""
-        weights = (self._copies.at(features.device, name) for name in _ARRAYS)
-        mean, scale, hidden, hidden_bias, out, out_bias = weights
+        mean, scale, hidden, hidden_bias, out, out_bias = self._copies.at(features.device)
         scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
         inside = torch.tanh(scaled @ hidden.T + hidden_bias)
         return torch.inner(inside, out) + out_bias

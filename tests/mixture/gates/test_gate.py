@@ -10,7 +10,6 @@ from gate_cases import neighbors_of
 from knn_logits.errors import ConfigError
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.neighbors import Neighbors
 
 LM = torch.log_softmax(torch.zeros(3, 5), -1)
 
@@ -34,7 +33,7 @@ def test_any_gate_is_zero_where_there_is_no_neighbor():
     lmbda = lmbda_of(Own(), neighbors)
     assert lmbda.tolist() == [0.5, 0.0, 0.5]
     assert lmbda.dtype == torch.float32
-    assert lmbda_of(Own(), Neighbors.nothing(3)).tolist() == [0.0, 0.0, 0.0]
+    assert lmbda_of(Own(), rows_of([[]] * 3)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_a_gate_of_ones_own_gives_is_checked():

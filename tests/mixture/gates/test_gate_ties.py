@@ -1,5 +1,7 @@
 """Gates do not depend on the order of neighbors that are equally near."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from distances import from_distances
@@ -7,7 +9,7 @@ from gate_cases import random_adaptive, random_meta_k
 
 from knn_logits.mixture.gates.gate import weigh_rows
 from knn_logits.mixture.vote import Weighing
-from knn_logits.search.neighbors import powers_up_to
+from knn_logits.search.neighbors import Occurrences, powers_up_to
 
 
 @pytest.mark.parametrize("kind", ["meta-k", "adaptive"])
@@ -25,7 +27,7 @@ def test_the_order_of_equally_near_neighbors_changes_nothing(kind):
     for _ in range(20):
         order = torch.stack([torch.randperm(k, generator=random) for _ in range(rows)])
         parts = (part.gather(-1, order) for part in (ids, distances, values))
-        neighbors = from_distances(*parts)
+        neighbors = replace(from_distances(*parts), occurrences=(Occurrences.none(rows),))
         weights = Weighing(0.3).log_weights(neighbors)
         asked = neighbors, weights, "l2", log_p_lm
         lmbda = (
