@@ -33,9 +33,9 @@ def build_explain(server: Server, controls: Controls) -> Any:
 
     def on_explain(request: gr.Request, *values: Any) -> str:
         try:
-            lookup, (text,) = page_parts.split(server, values)
+            lookup, (text,) = page_parts.split(values)
             private = server.visitors.stores(request.session_hash)
-            answers = {"text": session.explain(text_of(text), lookup(), private)}
+            answers = {"text": session.explain(text_of(text), lookup, private)}
             return views.frame(answers, {"values": values}, kind="explain")
         except Exception as error:
             return views.message(friendly(error))
@@ -60,11 +60,11 @@ def build_evaluate(server: Server, controls: Controls) -> None:
 
     def on_evaluate(request: gr.Request, *values: Any) -> str:
         try:
-            lookup, (text,) = page_parts.split(server, values)
+            lookup, (text,) = page_parts.split(values)
             visitor = request.session_hash
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
             with server.visitors.running(visitor, deadline, "evaluate"):
-                return measured_html(server.session, text, lookup(), deadline, private)
+                return measured_html(server.session, text, lookup, deadline, private)
         except Exception as error:
             return views.notice(friendly(error), kind="error")
 

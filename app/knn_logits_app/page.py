@@ -88,19 +88,21 @@ def _controls(server: Server) -> Controls:
         list(library.stores),
         value=library.chosen,
         label="Documents",
-        info="The memory searches these, several together.",
         elem_id="stores",
     )
     # The browser changes the boxes, so gradio must not check the values against the first boxes.
     # They are checked later, against the datastores of this visitor.
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
+    own = "decided for each word" if library.memory.gate else "the documents’ own"
+    strength = gr.Radio(
+        [(own, page_parts.OWN), ("fixed", page_parts.FIXED)],
+        value=page_parts.OWN,
+        label="Memory strength (λ)",
+        elem_id="strength",
+    )
     values = values_of(library.store)
-    settings = {"lmbda": setting_control(SETTINGS["lmbda"], values["lmbda"])}
-    page_parts.fold("More settings", "more-settings")
-    with gr.Column(elem_id="more-settings", elem_classes="kl-folded"):
-        for name in [name for name in SETTINGS if name not in settings]:
-            settings[name] = setting_control(SETTINGS[name], values[name])
-    reset = gr.Button("Back to the documents’ own settings", size="sm", elem_id="reset")
+    with gr.Column(elem_id="fixed"):
+        settings = {name: setting_control(SETTINGS[name], values[name]) for name in SETTINGS}
     gr.HTML(
         f'<p class="kl-side">Model: <b>{text(library.name)}</b>. It was not trained on the '
         "documents.</p>"
@@ -108,10 +110,7 @@ def _controls(server: Server) -> Controls:
         f"{''.join(map(_line, library.stores.items()))}</details>",
         apply_default_css=False,
     )
-    controls = Controls(stores, settings, tab_generate.first_answer(server))
-    for event in (reset.click, stores.input):
-        page_parts.own_settings(event, controls)
-    return controls
+    return Controls(stores, strength, settings, tab_generate.first_answer(server))
 
 
 def _line(named: tuple[str, Datastore]) -> str:
@@ -131,10 +130,6 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     }
     known = json.dumps(
         {
-            "stores": {
-                title: list(values_of(store).values())
-                for title, store in server.session.library.stores.items()
-            },
             "names": list(SETTINGS),
             "bytes": server.session.limits.text_bytes,
             "files": MOST_FILES,

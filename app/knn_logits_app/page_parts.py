@@ -14,17 +14,12 @@ from knn_logits_app.requests import SETTINGS, Lookup, lookup_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 
+# Who sets the memory's strength: the documents' own settings with their gate, or the visitor.
+OWN, FIXED = "own", "fixed"
 # The labels of settings, and what each does.
 _LABELS = {
-    "lmbda": (
-        "Memory strength (λ)",
-        "By default decided at each word. A number that you set holds for all words: "
-        "0 is the model alone, 1 the documents alone.",
-    ),
-    "k": (
-        "Passages consulted (k)",
-        "Places in the documents that vote on each word.",
-    ),
+    "lmbda": ("Strength of all words (λ)", "0: the model alone. 1: the documents alone."),
+    "k": ("Passages consulted (k)", "Places in the documents that vote on each word."),
     "temperature": (
         "Sharpness (temperature τ)",
         "Small: the nearest place decides. Large: all count the same.",
@@ -65,6 +60,7 @@ class Controls:
     """
 
     stores: Any
+    strength: Any
     settings: dict[str, Any]
     first: str
     prompt: Any = None
@@ -72,7 +68,7 @@ class Controls:
     @property
     def lookup(self) -> list[Any]:
         """The controls whose values `split` turns into a request."""
-        return [self.stores, *self.settings.values()]
+        return [self.stores, self.strength, *self.settings.values()]
 
 
 def enter(box: Any, button: str) -> None:
@@ -99,40 +95,18 @@ def setting_control(declared: Setting, value: Any) -> Any:
     return slider
 
 
-def own_settings(event: Any, controls: Controls) -> None:
-    """Makes an event set the controls to the settings of the first datastore that is chosen."""
-    event(
-        inputs=[controls.stores],
-        outputs=list(controls.settings.values()),
-        js="(chosen) => knnLogits.own(chosen)",
-        **INSTANT,
-    )
-
-
 def values_of(store: Datastore) -> dict[str, Any]:
-    """A datastore's own settings, which the controls show."""
+    """A datastore's own settings, at which the controls begin."""
     record = store.manifest.settings
     return {name: getattr(record, name, declared.default) for name, declared in SETTINGS.items()}
 
 
-def split(server: Server, values: Sequence[Any]) -> tuple[Callable[[], Lookup], Sequence[Any]]:
+def split(values: Sequence[Any]) -> tuple[Lookup, Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
-    size = len(SETTINGS) + 1
-    (stores, *settings), rest = values[:size], values[size:]
-
-    def lookup() -> Lookup:
-        changed = lookup_of(stores, dict(zip(SETTINGS, settings, strict=True)))
-        library = server.session.library
-        # A control that was not changed sets nothing, so that all of the datastore's own settings
-        # hold. A visitor's text has those of the model's first datastore.
-        store = library.stores.get(changed.stores[0], library.store)
-        first = values_of(store)
-        for name, value in first.items():
-            if changed.settings.get(name) == value:
-                changed.settings.pop(name, None)
-        return changed
-
-    return lookup, rest
+    size = len(SETTINGS) + 2
+    (stores, strength, *settings), rest = values[:size], values[size:]
+    fixed = dict(zip(SETTINGS, settings, strict=True)) if strength == FIXED else {}
+    return lookup_of(stores, fixed), rest
 
 
 def stopping_first(server: Server, kind: str) -> Callable[..., Any]:
@@ -187,15 +161,3 @@ def answers_place(value: str = "", **settings: Any) -> Any:
     """Adds a place for answers, which triggers "ask" to write again and "read" for a document."""
     js = 'knnLogits.mount(element, props, trigger, watch, ["ask", "read"]);'
     return place(js, value, **settings)
-
-
-def fold(label: str, controls: str) -> None:
-    """Adds a button that shows and hides a part of the page, which has the class `kl-folded`.
-
-    It replaces gradio's accordion, which mounts its fields when it is opened.
-    """
-    gr.HTML(
-        f'<button type="button" class="kl-fold" aria-expanded="false" aria-controls="{controls}">'
-        f"{label}</button>",
-        apply_default_css=False,
-    )

@@ -75,7 +75,7 @@ def prepare(
     server = Server(Session(library, limits), Visitors())
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
-    page.queue(max_size=QUEUE, default_concurrency_limit=at_once, api_open=False)
+    page.queue(1, max_size=QUEUE, default_concurrency_limit=at_once, api_open=False)
     page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = _LOOK_EVERY
     return page, server
 

@@ -70,7 +70,8 @@ def build(server: Server, controls: Controls) -> Any:
     places = [output, controls.stores]
     validator = page_parts.stopping_first(server, "build")
     built = attach.upload(on_attach, [attach], places, validator=validator, **replacing)
-    page_parts.own_settings(built.then, controls)
+    # A strength that was set for other documents does not hold for these.
+    built.then(outputs=[controls.strength], js="() => 'own'", **page_parts.INSTANT)
     stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
     return [output, *example]
 
@@ -122,8 +123,8 @@ def replies(
     server: Server, values: Sequence[Any], asked: Asked, request: gr.Request
 ) -> Iterator[dict[str, Any]]:
     """Yields the frames of the reply to a question; none if it was stopped while it waited."""
-    lookup, _ = page_parts.split(server, values)
-    question = question_of(asked, lookup())
+    lookup, _ = page_parts.split(values)
+    question = question_of(asked, lookup)
     visitor, since = request.session_hash, page_parts.arrived(request)
     private, limits = server.visitors.stores(visitor), server.session.limits
     with server.visitors.running(visitor, limits.deadline(), "ask", since) as deadline:

@@ -48,8 +48,9 @@ def build(server: Server, controls: Controls) -> Any:
             min_width=220,
             elem_id="compare",
         )
+        # app.css shows what it stands for.
+        gr.Checkbox(label="Set length and sampling", container=False, elem_id="set-sampling")
     controls.prompt = prompt
-    page_parts.fold("Length and sampling", "sampling")
     inputs = [*controls.lookup, prompt, compare, *_sampling(server)]
     output = page_parts.answers_place(controls.first, elem_id="answers")
 
@@ -89,7 +90,7 @@ def build(server: Server, controls: Controls) -> Any:
 def _sampling(server: Server) -> list[Any]:
     """Adds the controls of the length and the sampling."""
     most = server.session.limits.new_tokens
-    with gr.Row(elem_id="sampling", elem_classes="kl-folded"):
+    with gr.Row(elem_id="sampling"):
         return [
             gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
             gr.Checkbox(True, label="End with the sentence"),
@@ -105,7 +106,7 @@ def first_answer(server: Server) -> str:
         return ""
     # These are the first values of the page's form.
     values = [
-        library.chosen, *page_parts.values_of(library.store).values(),
+        library.chosen, page_parts.OWN, *page_parts.values_of(library.store).values(),
         library.examples[0], True,
         min(40, server.session.limits.new_tokens), True, 0, 0,
     ]  # fmt: skip
@@ -124,9 +125,9 @@ def write_json(
     It yields nothing for a request that was stopped or replaced while it waited.
     """
     session, visitor = server.session, request.session_hash if request else None
-    lookup, (prompt, compare, *how) = page_parts.split(server, values)
+    lookup, (prompt, compare, *how) = page_parts.split(values)
     sampling = dict(zip(_SAMPLING_FIELDS, how, strict=True))
-    writing = writing_of(prompt, lookup(), compare=compare, **sampling)
+    writing = writing_of(prompt, lookup, compare=compare, **sampling)
     # The turn tells the frames of this request from those of earlier ones: it grows.
     content: dict[str, Any] = {"values": list(values), "turn": time.monotonic_ns() // 1000}
     kind: dict[str, Any] = {}

@@ -328,3 +328,9 @@ def visit(windows, url):
             windows.give_back(one)
     for one, _ in opened:
         one.check()
+
+
+@pytest.fixture
+def one(visit):
+    """A visit on a wide screen."""
+    return visit()

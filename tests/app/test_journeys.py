@@ -1,54 +1,25 @@
 """Journeys on a wide screen: each visitor does in one go what belongs together."""
 
 import re
+import shutil
 import threading
+import time
 from collections import Counter
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from gate_cases import random_adaptive
+from tuned import write_settings
 
-from app.conftest import ATTACH, PATIENCE, eventually, expect, stop_heard
+from app.conftest import PATIENCE, eventually, expect, serving, stop_heard
 from app.test_raw_requests import call, form
+from app.writing import explain, open_word, opened, slide, text_of, words
+from knn_logits import Datastore
 from knn_logits_app.decoding import TokenStream
+from knn_logits_app.library import Library
 
 FIRST_PROMPT = "What helps against E529 is this:"
 BISHOP = "Travellers thank Bishop Korrin for"
-
-
-@pytest.fixture
-def one(visit):
-    return visit()
-
-
-def text_of(page, side="knn"):
-    return page.locator(f"#answers .kl-side-{side} .kl-text")
-
-
-def words(page, place="#answers"):
-    return page.locator(f"{place} .kl-w[role=button]")
-
-
-def opened(page, place="#answers"):
-    return page.locator(f"{place} .kl-panel h3").inner_text()
-
-
-def open_word(page, text):
-    if page.locator("#answers .kl-panel h3", has_text=text).count() == 0:
-        page.locator("#answers .kl-w[role=button]", has_text=text).first.click()
-
-
-def slide(page, value, name="lmbda"):
-    number = page.locator(f"#{name} input[type=number]")
-    number.fill(str(value))
-    number.press("Tab")
-
-
-def explain(one, text):
-    one.tab("Explain")
-    one.page.locator("#explain-text textarea").fill(text)
-    one.mark("#explained")
-    one.page.locator("#explain").click()
-    one.fresh("#explained", ".kl-foot span")
 
 
 def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
@@ -134,9 +105,12 @@ def test_the_memory_is_of_several_datastores(one):
 
 def test_settings_do_what_they_say_and_go_back(one):
     page = one.page
-    expect(page.locator("#lmbda")).to_contain_text("Memory strength (λ)")
-    expect(page.locator("#k")).to_be_hidden()
-    page.get_by_role("button", name="More settings").click()
+    expect(page.locator("#strength")).to_contain_text("Memory strength (λ)")
+    own, chronicle = page.get_by_label("the documents’ own"), page.get_by_label("chronicle")
+    expect(own).to_be_checked()
+    expect(page.locator("#lmbda")).to_be_hidden()
+    page.get_by_label("fixed").check()
+    expect(page.locator("#lmbda")).to_contain_text("Strength of all words (λ)")
     expect(page.locator("#k")).to_contain_text("Passages consulted (k)")
     expect(page.locator("#temperature")).to_contain_text("Sharpness (temperature τ)")
     formula = page.locator("#side details").get_by_text("p = λ p_kNN + (1 − λ) p_LM")
@@ -151,16 +125,20 @@ def test_settings_do_what_they_say_and_go_back(one):
     below = float(re.search(r"Below λ (0\.\d+) it says “No”", turns)[1])
     # What is moved does not show in the words, until they are written again.
     note = page.locator("#answers .kl-stale")
+    expect(note).to_have_count(1)
+    own.check()
+    expect(note).to_have_count(0)
     for change, back in (
-        (lambda: slide(page, 0.01), lambda: slide(page, 0.8)),
-        (page.get_by_label("chronicle").check, page.get_by_label("chronicle").uncheck),
-        (lambda: slide(page, 1, "k"), page.get_by_role("button", name="own settings").click),
+        (lambda: slide(page, 0.01), own.check),
+        (chronicle.check, chronicle.uncheck),
+        (lambda: slide(page, 1, "k"), own.check),
     ):
         change()
         expect(note).to_contain_text("do not show the settings at the side")
         back()
         expect(note).to_have_count(0)
     assert asked == []
+    slide(page, 1024, "k")
     slide(page, below * 0.9)
     one.mark("#answers .kl-grid")
     note.get_by_role("button", name="Write again").click()
@@ -169,6 +147,36 @@ def test_settings_do_what_they_say_and_go_back(one):
     slide(page, 0)
     one.write(FIRST_PROMPT)
     assert text_of(page).inner_text() == text_of(page, "lm").inner_text()
+    # One passage has the whole vote.
+    slide(page, 0.95)
+    slide(page, 1, "k")
+    one.write(FIRST_PROMPT)
+    words(page).nth(1).click()
+    expect(page.locator("#answers .kl-with")).to_contain_text("λ 0.95 here.")
+    expect(page.locator("#answers .kl-sources > li")).to_have_count(1)
+    expect(page.locator("#answers .kl-bars td:last-child").first).to_have_text("1.000")
+
+
+def test_a_gate_decides_for_each_word_until_a_number_is_fixed(library, visit, tmp_path):
+    shutil.copytree(library.store.folder, tmp_path / "manual")
+    gate = random_adaptive("cosine")
+    write_settings(Datastore(tmp_path / "manual"), 1024, 0.1, 0.03, gate)
+    stores = [Datastore(tmp_path / "manual")]
+    gated = Library.of("small", library.model, library.tokenizer, stores, [FIRST_PROMPT])
+    with serving(gated) as (url, _):
+        one = visit(url=url)
+        page = one.page
+        expect(page.get_by_label("decided for each word")).to_be_checked()
+        expect(page.locator("#lmbda")).to_be_hidden()
+        panel = page.locator("#answers .kl-with")
+        open_word(page, "")
+        expect(panel).to_contain_text("The gate gave λ")
+        # Also the number that the datastore has beside its gate.
+        for number in ("0.1", "0.95"):
+            slide(page, number)
+            one.write()
+            open_word(page, "")
+            expect(panel).to_contain_text(f"λ {number} here.")
 
 
 @pytest.fixture
@@ -198,7 +206,7 @@ def until_stopped(served, monkeypatch):
 
 def test_a_long_text_is_stopped_and_another_one_replaced(until_stopped, one):
     page = one.page
-    page.get_by_role("button", name="Length and sampling").click()
+    page.get_by_label("Set length and sampling").check()
     expect(page.get_by_label("Randomness").first).to_be_visible()
     page.get_by_label("End with the sentence").uncheck()
     page.get_by_label("number input for Maximum new tokens").fill("128")
@@ -248,6 +256,9 @@ def test_what_was_stopped_while_it_waited_is_never_run(served, one, client, monk
     place = one.page.locator("#answers > [data-testid=status-tracker]")
     expect(place).to_have_text(re.compile("queue: 1/1"))
     expect(place).to_have_css("opacity", "1")
+    _, later = call(client, form("Later"))
+    expect(place).to_have_text(re.compile("queue: 1/2"))
+    served[1].visitors.stop(later, "write", time.monotonic())
     with stop_heard(served[1], monkeypatch):
         one.page.locator("#stop").click()
     expect(one.page.locator("#answers")).to_have_attribute("aria-busy", "false")
@@ -297,130 +308,6 @@ def test_a_text_is_compared_with_the_documents(one):
     expect(headline).to_contain_text("Nothing was compared")
 
 
-DROP = """([name, text]) => {
-  const dataTransfer = new DataTransfer();
-  dataTransfer.items.add(new File([text], name));
-  for (const kind of ["dragover", "drop"]) {
-    const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
-    document.querySelector("#chat-form").dispatchEvent(event);
-  }
-}"""
-
-
-def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp_path):
-    one, other = visit(), visit()
-    page = one.page
-    one.tab("Chat")
-    stop, build = page.locator("#chat-stop"), page.locator("#chat p.kl-looking")
-    dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("light.md and 1 more")
-    # A build is stopped at once.
-    (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)
-    page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
-    expect(page.locator("#chat")).to_contain_text("computing keys")
-    stop.click()
-    expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
-    expect(stop).to_be_disabled()
-    expect(mine).to_have_count(0)
-    # Sliders that were moved for another text do not hold for this one.
-    one.tab("Generate")
-    slide(page, 0.02)
-    (tmp_path / "light.md").write_text("# Light\n\nThe lighthouse of Orrin Bay was painted blue.")
-    (tmp_path / "book.txt").write_text("Its keeper, Mara Tolliver, wrote into a red book.")
-    one.attach(tmp_path / "light.md", tmp_path / "book.txt")
-    expect(dividers).to_contain_text("Now asking: light.md and 1 more (2 documents, ")
-    expect(mine).to_be_checked()
-    expect(page.get_by_label("manual")).not_to_be_checked()
-    expect(page.get_by_label("Your question")).to_be_focused()
-    page.get_by_label("Your question").fill("Which colour has the lighthouse of Orrin Bay?")
-    page.keyboard.press("Enter")
-    expect(page.locator("#chat .kl-reply")).to_contain_text("painted blue.")
-    # Only the quoted sentence of the passage is marked.
-    page.locator("#chat .kl-reply summary").first.click()
-    page.locator("#chat .kl-reply").get_by_role("button", name="Read the document").click()
-    drawer = page.get_by_role("dialog")
-    expect(drawer.locator("mark")).to_have_text("The lighthouse of Orrin Bay was painted blue.")
-    page.keyboard.press("Escape")
-    one.tab("Generate")
-    one.write("The lighthouse of Orrin Bay was")
-    assert page.locator("#lmbda input[type=number]").input_value() == "0.8"
-    expect(text_of(page)).to_contain_text("painted blue.")
-    open_word(page, "painted")
-    expect(page.locator("#answers .kl-panel")).to_contain_text("light.md")
-    # Markdown is shown as what it means.
-    page.locator("#answers .kl-open").first.click()
-    expect(page.get_by_role("dialog").locator(".kl-whole b").first).to_have_text("Light")
-    page.keyboard.press("Escape")
-    # Others cannot open an answer of one's own documents, and do not see them.
-    assert page.locator("#answers .kl-again").count() == 0
-    assert other.page.locator("#stores label").all_inner_texts() == ["manual", "chronicle"]
-    one.tab("Chat")
-    # A file that is dropped is attached as well.
-    page.evaluate(DROP, ["seals.txt", "The keeper counts the seals on the first Sunday of May."])
-    expect(dividers.last).to_contain_text("Now asking: seals.txt")
-    expect(dividers.last).to_contain_text("in place of light.md and 1 more")
-    expect(page.get_by_label("seals.txt")).to_be_checked()
-    expect(mine).to_have_count(0)
-    expect(build).to_have_text("")
-    # A question after a divider has a number of its own.
-    page.get_by_label("Your question").fill("When does the keeper count the seals?")
-    page.keyboard.press("Enter")
-    expect(page.locator("#chat .kl-reply").last).to_contain_text("first Sunday of May.")
-    # A page that is loaded again has lost them, and the browser asks before.
-    (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
-    assert folder.exists()
-    one.open()
-    assert one.asked_to_leave
-    expect(page.locator("#chat .kl-divider")).to_have_count(0)
-    expect(page.locator("#chat .kl-error")).to_contain_text("without your documents")
-    eventually(lambda: not folder.exists())
-
-
-def test_limits_are_said_before_they_bite(one, tmp_path):
-    page = one.page
-    one.tab("Chat")
-    picture, empty, large = (tmp_path / name for name in ("a.png", "b.txt", "c.txt"))
-    picture.write_bytes(b"\x89PNG")
-    empty.write_bytes(b"")
-    large.write_bytes(b"x" * 500_000)
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    wrong = page.locator("#chat-line-wrong")
-    for file, line in (
-        (picture, "a.png is no text and no document: .txt, .md"),
-        (empty, "b.txt is empty."),
-        (large, "The files have 0.5 MB, but the limit is 0.4 MB together."),
-    ):
-        page.locator(ATTACH).set_input_files(file)
-        expect(wrong).to_contain_text(line)
-    assert asked == []
-    (tmp_path / "d.txt").write_text("The kiln is old.")
-    one.attach(tmp_path / "d.txt")
-    expect(wrong).to_have_count(0)
-    # What only the server knows is a line as well.
-    (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
-    one.attach(tmp_path / "e.jsonl")
-    expect(page.locator("#chat .kl-error")).to_contain_text("e.jsonl cannot be read")
-    # A browser cuts a text that is too long, and says nothing.
-    one.tab("Generate")
-    page.locator("#prompt textarea").fill("")
-    page.locator("#prompt textarea").focus()
-    page.keyboard.insert_text("word " * 5_000)
-    expect(page.locator("#prompt-wrong")).to_contain_text("25,000 characters, but the limit is 20,")
-    expect(page.locator("#prompt textarea")).to_have_value("")
-    page.keyboard.insert_text("word")
-    expect(page.locator("#prompt-wrong")).to_have_count(0)
-    for tab, place, button, output, text, line in (
-        ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
-        ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
-        ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
-    ):
-        one.tab(tab)
-        page.locator(f"{place} textarea").fill(text)
-        page.locator(button).click()
-        expect(page.locator(f"{output} .kl-error")).to_contain_text(line)
-    assert "Traceback" not in page.content()
-
-
 def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
     page = one.page
     one.tab("Evaluate")
@@ -458,9 +345,16 @@ def test_a_link_opens_an_answer_at_its_word(one):
     page = one.page
     open_word(page, "hose")
     link = page.locator("#answers .kl-again").get_attribute("href")
+    assert parse_qs(urlsplit(link).query).keys() == {"q", "store", "word"}
+    slide(page, 0.7)
+    one.write()
+    open_word(page, "hose")
+    link = page.locator("#answers .kl-again").get_attribute("href")
     asked = parse_qs(urlsplit(link).query)
-    assert (asked["q"], asked["store"], asked["lmbda"]) == ([FIRST_PROMPT], ["manual"], ["0.8"])
+    assert (asked["q"], asked["store"], asked["lmbda"]) == ([FIRST_PROMPT], ["manual"], ["0.7"])
     one.open(link)
+    expect(page.locator("#lmbda input[type=number]")).to_have_value("0.7")
+    expect(page.get_by_label("fixed")).to_be_checked()
     expect(page.locator("#answers .kl-w[aria-expanded=true]")).to_have_text("hose")
     # A text that was checked is shared in the same way.
     explain(one, "What helps against E529 is this: polish it.")

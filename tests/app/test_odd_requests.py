@@ -11,7 +11,7 @@ from knn_logits_app.visitors import Visitors
 
 FIRST_PROMPT = "What helps against E529 is this:"
 # The page has sent these values; what a test changes is no page's.
-VALUES = [["manual"], 0.8, 8, 0.03, FIRST_PROMPT, True, 5, True, 0, 0]
+VALUES = [["manual"], "fixed", 0.8, 8, 0.03, FIRST_PROMPT, True, 5, True, 0, 0]
 ASKED = {"values": VALUES, "without": ["manual-086"], "named": "Error E529"}
 READ = {"turn": 1, "places": [], "store": "manual", "document": "manual-086"}
 
@@ -19,7 +19,7 @@ READ = {"turn": 1, "places": [], "store": "manual", "document": "manual-086"}
 @pytest.mark.parametrize(
     "changed",
     [
-        {"values": 3}, {"values": [None] * 10}, {"without": []}, {"without": [7]},
+        {"values": 3}, {"values": [None] * 11}, {"without": []}, {"without": [7]},
         {"without": ["no such document"]}, {"without": ["a"] * 99}, {"named": "x" * 9000},
     ],
 )  # fmt: skip

@@ -47,8 +47,14 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
         ".filter(([, box]) => box.width < 24 || box.height < 24).map(([text]) => text)"
     )
     assert small == []
-    page.locator("#answers").get_by_role("button", name="Close the sources").click()
+    # Back closes it, as the button does, and stays on the page.
+    page.go_back()
     expect(page.locator("#answers .kl-panel")).to_have_count(0)
+    for close in (page.locator("#answers").get_by_label("Close the sources").click, page.go_back):
+        word.click()
+        expect(sheet).to_be_in_viewport()
+        close()
+        expect(page.locator("#answers .kl-panel")).to_have_count(0)
     missed = page.evaluate(
         "[...document.querySelectorAll('#answers .kl-w[role=button]')].flatMap((one) => {"
         "  one.scrollIntoView({ block: 'center' });"
@@ -79,6 +85,10 @@ def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
     page.get_by_label("chronicle").check()
     expect(page.locator("#answers .kl-stale")).to_contain_text("do not show the settings")
     page.keyboard.press("Escape")
+    expect(side).to_be_hidden()
+    page.locator("#open-settings").click()
+    expect(side).to_be_visible()
+    page.go_back()
     expect(side).to_be_hidden()
 
 

@@ -24,7 +24,7 @@ def refused(answer, *statuses):
 def event(client, name):
     """The number of an event of the page: "write", "ask" in the chat, or "upload"."""
     dependencies = client.get("/config").json()["dependencies"]
-    size, target = {"write": (10, "click"), "ask": (4, "ask"), "upload": (1, "upload")}[name]
+    size, target = {"write": (11, "click"), "ask": (5, "ask"), "upload": (1, "upload")}[name]
     return next(
         one["id"] for one in dependencies
         if len(one["inputs"]) == size and target in [event for _, event in one["targets"]]
@@ -34,7 +34,7 @@ def event(client, name):
 def form(prompt, *, stores=("manual",), lmbda=0.6, k=1024, temperature=0.03, new_tokens=4):
     """The values of the form that writes."""
     stores = list(stores) if isinstance(stores, tuple) else stores
-    return [stores, lmbda, k, temperature, prompt, True, new_tokens, True, 0, 0]
+    return [stores, "fixed", lmbda, k, temperature, prompt, True, new_tokens, True, 0, 0]
 
 
 def call(client, data, *, name="write", session=None, **more):
@@ -64,7 +64,7 @@ def outcome(client, session):
         form("The", temperature=0), form("The", stores=["../../etc/passwd"]),
         form("The", stores=["your text"]), form("The", stores=["manual"] * 100),
         form("The", stores=[{"a": "/etc/passwd"}]), form("The", stores={"a": 1}),
-        [*form("The")[:-1], "x"], [*form("The")[:8], -1, 0], [],
+        [*form("The")[:-1], "x"], [*form("The")[:9], -1, 0], [],
     ],
     ids=lambda data: str(data)[:60],
 )  # fmt: skip

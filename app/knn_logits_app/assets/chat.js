@@ -241,7 +241,8 @@ const chat = (element, props, trigger, watch) => {
     } else if (pressed === "chat-stop") stop();
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
-      turns = [];
+      // Documents of the visitor stay in use, and so does the line that says it.
+      turns = form.stores.includes("your text") ? turns.filter((one) => one.now).slice(-1) : [];
       keep();
       drawAll();
       field().focus();

@@ -1,9 +1,9 @@
 // Mounts the place of an answer. It draws the answers of the server and handles clicks on them.
 
-// Names the values of a form: datastores, settings, and others.
-const formOf = (values) => ({
-  stores: values[0], rest: values.slice(server.names.length + 1),
-  settings: Object.fromEntries(server.names.map((name, place) => [name, values[place + 1]])),
+// Names the values of a form: datastores, settings that are fixed, and others.
+const formOf = ([stores, strength, ...others]) => ({
+  stores, rest: others.slice(server.names.length),
+  settings: strength === "own" ? {} : Object.fromEntries(server.names.map((name, place) => [name, others[place]])),
 });
 // The current values of the controls.
 let form = null;

@@ -114,10 +114,19 @@ for (const kind of ["dragover", "drop"])
     if (kind === "drop") attach(event.dataTransfer.files);
   });
 
-// Shows or hides a part of the page.
-document.addEventListener("click", ({ target }) => {
-  const pressed = target.closest?.(".kl-fold");
-  if (!pressed) return;
-  const folded = document.getElementById(pressed.getAttribute("aria-controls")).classList.toggle("kl-folded");
-  pressed.setAttribute("aria-expanded", String(!folded));
+// In a narrow window Back closes a sheet, and does not leave the page: an entry of the browser's history
+// stands for it.
+const SHEETS = ".kl-panels .kl-close, #open-settings[aria-expanded=true], dialog[open] .kl-close";
+const openSheets = () => [...document.querySelectorAll(SHEETS)].filter((one) => one.checkVisibility({ visibilityProperty: true }));
+let entered = false;
+for (const kind of ["click", "keyup"]) document.addEventListener(kind, () => setTimeout(() => {
+  const open = sheets() && openSheets().length > 0;
+  if (open && !entered) history.pushState(null, "");
+  if (!open && entered) history.back();
+  entered = open;
+}));
+addEventListener("popstate", () => {
+  if (!entered) return;
+  entered = false;
+  openSheets().at(-1)?.click();
 });

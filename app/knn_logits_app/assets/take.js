@@ -1,10 +1,7 @@
 // Lets a visitor share answers as links, and keeps the last one.
 
-// { stores: each datastore's own settings, names: of the settings in a form, bytes, files, suffixes: of uploads }
-let server = { stores: {}, names: [], bytes: Infinity, files: Infinity, suffixes: [] };
-
-// Returns the settings of the first datastore that is chosen. A visitor's text has those of the first.
-const own = (stores) => [...(server.stores[stores?.[0]] ?? Object.values(server.stores)[0] ?? [])];
+// { names: of the settings in a form, bytes, files, suffixes: of uploads }
+let server = { names: [], bytes: Infinity, files: Infinity, suffixes: [] };
 
 // The request in the page's address: to write ("q"), to explain or to ask. Its word is opened once
 // its answer is finished.
@@ -22,11 +19,11 @@ const keptLast = () => (address.get("q") ? null : sessionStorage.getItem(LAST));
 const asBefore = (now) => {
   const values = JSON.parse(keptLast() ?? "{}").asked?.values;
   if (!values) return now;
-  const size = server.names.length + 1;
+  const size = server.names.length + 2;
   return [values[size], ...(values[0].includes("your text") ? now.slice(1) : values.slice(0, size))];
 };
 
-// Returns the values of the form that the address asks for: prompt, datastores, settings.
+// Returns the values of the form that the address asks for: prompt, datastores, strength, settings.
 const fromLink = (...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
@@ -35,9 +32,8 @@ const fromLink = (...now) => {
   linked.run = true;
   linked.word = given("word", null);
   const asked = address.getAll("store");
-  const chosen = asked.length ? asked : now[1];
-  const usual = own(chosen);
-  return [prompt || now[0], chosen, ...server.names.map((name, place) => given(name, usual[place]))];
+  const strength = server.names.some((name) => address.has(name)) ? "fixed" : "own";
+  return [prompt || now[0], asked.length ? asked : now[1], strength, ...server.names.map((name, place) => given(name, now[place + 3]))];
 };
 const runLink = () => {
   if (!linked.run) return;

@@ -46,9 +46,9 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     expect(drawer).to_have_count(0)
     expect(source.get_by_role("button", name="Read the document")).to_be_focused()
     # The settings of the mixture have no part in an answer.
-    expect(page.get_by_label("number input for Memory strength (λ)")).to_be_hidden()
+    expect(page.locator("#strength")).to_be_hidden()
     chat.visit.tab("Generate")
-    expect(page.get_by_label("number input for Memory strength (λ)")).to_be_visible()
+    expect(page.locator("#strength")).to_be_visible()
 
 
 def test_the_form_does_not_hide_the_end_of_a_passage_that_is_opened(chat):

@@ -1,0 +1,133 @@
+"""Journeys with documents of one's own, and with more than the limits allow."""
+
+import re
+
+from app.conftest import ATTACH, eventually, expect
+from app.writing import open_word, slide, text_of
+
+DROP = """([name, text]) => {
+  const dataTransfer = new DataTransfer();
+  dataTransfer.items.add(new File([text], name));
+  for (const kind of ["dragover", "drop"]) {
+    const event = new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true });
+    document.querySelector("#chat-form").dispatchEvent(event);
+  }
+}"""
+
+
+def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp_path):
+    one, other = visit(), visit()
+    page = one.page
+    one.tab("Chat")
+    stop, build = page.locator("#chat-stop"), page.locator("#chat p.kl-looking")
+    dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("light.md and 1 more")
+    # A build is stopped at once.
+    (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)
+    page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
+    expect(page.locator("#chat")).to_contain_text("computing keys")
+    stop.click()
+    expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
+    expect(stop).to_be_disabled()
+    expect(mine).to_have_count(0)
+    # Sliders that were moved for another text do not hold for this one.
+    one.tab("Generate")
+    slide(page, 0.02)
+    (tmp_path / "light.md").write_text("# Light\n\nThe lighthouse of Orrin Bay was painted blue.")
+    (tmp_path / "book.txt").write_text("Its keeper, Mara Tolliver, wrote into a red book.")
+    one.attach(tmp_path / "light.md", tmp_path / "book.txt")
+    expect(dividers).to_contain_text("Now asking: light.md and 1 more (2 documents, ")
+    expect(mine).to_be_checked()
+    expect(page.get_by_label("manual")).not_to_be_checked()
+    expect(page.get_by_label("Your question")).to_be_focused()
+    page.get_by_label("Your question").fill("Which colour has the lighthouse of Orrin Bay?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat .kl-reply")).to_contain_text("painted blue.")
+    # Only the quoted sentence of the passage is marked.
+    page.locator("#chat .kl-reply summary").first.click()
+    page.locator("#chat .kl-reply").get_by_role("button", name="Read the document").click()
+    drawer = page.get_by_role("dialog")
+    expect(drawer.locator("mark")).to_have_text("The lighthouse of Orrin Bay was painted blue.")
+    page.keyboard.press("Escape")
+    one.tab("Generate")
+    one.write("The lighthouse of Orrin Bay was")
+    expect(page.get_by_label("the documents’ own")).to_be_checked()
+    expect(text_of(page)).to_contain_text("painted blue.")
+    open_word(page, "painted")
+    expect(page.locator("#answers .kl-panel")).to_contain_text("light.md")
+    # Markdown is shown as what it means.
+    page.locator("#answers .kl-open").first.click()
+    expect(page.get_by_role("dialog").locator(".kl-whole b").first).to_have_text("Light")
+    page.keyboard.press("Escape")
+    # Others cannot open an answer of one's own documents, and do not see them.
+    assert page.locator("#answers .kl-again").count() == 0
+    assert other.page.locator("#stores label").all_inner_texts() == ["manual", "chronicle"]
+    one.tab("Chat")
+    # A file that is dropped is attached as well.
+    page.evaluate(DROP, ["seals.txt", "The keeper counts the seals on the first Sunday of May."])
+    expect(dividers.last).to_contain_text("Now asking: seals.txt")
+    expect(dividers.last).to_contain_text("in place of light.md and 1 more")
+    expect(page.get_by_label("seals.txt")).to_be_checked()
+    expect(mine).to_have_count(0)
+    expect(build).to_have_text("")
+    # A question after a divider has a number of its own.
+    page.get_by_label("Your question").fill("When does the keeper count the seals?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat .kl-reply").last).to_contain_text("first Sunday of May.")
+    # They stay in use in a new chat, which says so.
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#chat .kl-reply")).to_have_count(0)
+    expect(dividers).to_have_text(re.compile("^Now asking: seals.txt [^,]*, [^,]*$"))
+    # A page that is loaded again has lost them, and the browser asks before.
+    (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
+    assert folder.exists()
+    one.open()
+    assert one.asked_to_leave
+    expect(page.locator("#chat .kl-divider")).to_have_count(0)
+    expect(page.locator("#chat .kl-error")).to_contain_text("without your documents")
+    eventually(lambda: not folder.exists())
+
+
+def test_limits_are_said_before_they_bite(one, tmp_path):
+    page = one.page
+    one.tab("Chat")
+    picture, empty, large = (tmp_path / name for name in ("a.png", "b.txt", "c.txt"))
+    picture.write_bytes(b"\x89PNG")
+    empty.write_bytes(b"")
+    large.write_bytes(b"x" * 500_000)
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    wrong = page.locator("#chat-line-wrong")
+    for file, line in (
+        (picture, "a.png is no text and no document: .txt, .md"),
+        (empty, "b.txt is empty."),
+        (large, "The files have 0.5 MB, but the limit is 0.4 MB together."),
+    ):
+        page.locator(ATTACH).set_input_files(file)
+        expect(wrong).to_contain_text(line)
+    assert asked == []
+    (tmp_path / "d.txt").write_text("The kiln is old.")
+    one.attach(tmp_path / "d.txt")
+    expect(wrong).to_have_count(0)
+    # What only the server knows is a line as well.
+    (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
+    one.attach(tmp_path / "e.jsonl")
+    expect(page.locator("#chat .kl-error")).to_contain_text("e.jsonl cannot be read")
+    # A browser cuts a text that is too long, and says nothing.
+    one.tab("Generate")
+    page.locator("#prompt textarea").fill("")
+    page.locator("#prompt textarea").focus()
+    page.keyboard.insert_text("word " * 5_000)
+    expect(page.locator("#prompt-wrong")).to_contain_text("25,000 characters, but the limit is 20,")
+    expect(page.locator("#prompt textarea")).to_have_value("")
+    page.keyboard.insert_text("word")
+    expect(page.locator("#prompt-wrong")).to_have_count(0)
+    for tab, place, button, output, text, line in (
+        ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
+        ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
+        ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
+    ):
+        one.tab(tab)
+        page.locator(f"{place} textarea").fill(text)
+        page.locator(button).click()
+        expect(page.locator(f"{output} .kl-error")).to_contain_text(line)
+    assert "Traceback" not in page.content()
