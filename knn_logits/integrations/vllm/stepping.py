@@ -82,7 +82,10 @@ class Stepping:
         logits = logits.float()
         scale = torch.zeros_like(logits[:, :1])
         for memory, rows in groups.items():
-            numbers = torch.tensor([row.number for row in rows], device=logits.device)
+            # A slice copies nothing.
+            numbers: Any = slice(None)
+            if len(rows) < len(logits):
+                numbers = torch.tensor([row.number for row in rows], device=logits.device)
             scores = logits[numbers]
             # Penalties change scores by their sign, so the mixture keeps the scale of the scores.
             log_p_lm = scores.log_softmax(-1)
