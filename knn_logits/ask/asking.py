@@ -124,7 +124,8 @@ class Asking:
         streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
-        answers = self._ranking.answers(found)
+        again = self._said_before(question, found, history)
+        answers = again or self._ranking.answers(found)
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)
         words = self.config.words
@@ -132,10 +133,20 @@ class Asking:
             words = "write" if self._reads else "quote"
         if answers and words == "quote":
             best = found[0]
-            text = _completed(best.passage.text, best.sentence.text)
+            text = best.passage.text
+            if not again:
+                text = _completed(text, best.sentence.text)
             shown = replace(self._shown(best.passage, best.sentence.text), read=True)
             return Answer(question, text, answered=True, quoted=True, passages=[shown])
         return self._written(question, found if answers else [], history, streamer, settings)
+
+    def _said_before(
+        self, question: str, found: Sequence[Found], history: Sequence[Message]
+    ) -> bool:
+        """Whether a question without a word of its own finds what the last reply quoted."""
+        if not history or not found or self._ranking.content_words(question):
+            return False
+        return found[0].sentence.text in history[-1]["content"]
 
     def _declined(self, question: str, found: Sequence[Found]) -> Answer:
         near = [row for row in found if row.similarity is None or row.similarity >= _MIN_SIMILARITY]

@@ -110,6 +110,28 @@ def test_a_follow_up_question_is_asked_with_the_one_before(asking):
     assert asking().answer(QUESTION, history).text == TEXTS[2]
 
 
+def test_why_alone_shows_the_section_of_the_last_answer(
+    asking, build, handbook, tmp_path, monkeypatch
+):
+    asked = asking(build(list(knn_logits.read_corpus([str(handbook)])), tmp_path / "s"))
+    question = "Which acid must I use to descale the kettle every five weeks?"
+    first = asked.answer(question)
+    assert first.text == "Descale the kettle every five weeks with citric acid."
+    history = [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": first.text},
+    ]
+    section = asked.answer("Why?", history)
+    assert section.quoted
+    assert section.text == first.passages[0].text
+    assert "Rinse it three times afterwards." in section.text
+    assert asked.answer(question, history).text == first.text
+    # An encoder finds "Why?" nowhere near the sentence.
+    monkeypatch.setattr(Ranking, "answers", staticmethod(lambda found: False))
+    assert asked.answer("Why?", history).text == section.text
+    assert not asked.answer(question, history).answered
+
+
 def test_several_questions_are_answered_one_by_one(asking):
     answer = asking().answer(f"{QUESTION} What does error code E42 mean?")
     first, second = answer.text.split("\n\n")
