@@ -60,11 +60,7 @@ class AnswerToken:
     token: str
     token_id: int
     source: int | None = None
-
-    @property
-    def special(self) -> bool:
-        """No token of an answer is one of the tokenizer's own."""
-        return False
+    special = False  # None of them is one of the tokenizer's own.
 
 
 @dataclass(frozen=True)

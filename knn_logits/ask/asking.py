@@ -96,10 +96,10 @@ class Asking:
         reply = courtesy(question, self._encoder)
         if reply is not None:
             return Answer(question, reply)
-        asked = questions_of(question, self._encoder)
+        settings["streamer"] = streamer
         parts = [
-            self._answered(text, self.find(text, before, history), history, streamer, settings)
-            for text, before in asked
+            self._answered(text, self.find(text, before, history), history, settings)
+            for text, before in questions_of(question, self._encoder)
         ]
         return replace(_joined(parts), question=question)
 
@@ -121,10 +121,12 @@ class Asking:
         question: str,
         found: list[Found],
         history: Sequence[Message],
-        streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
-        again = self._said_before(question, found, history)
+        # A question without a word of its own, such as "Why?", is about the last reply.
+        own_words = self._ranking.content_words(question)
+        last = history[-1]["content"] if history and not own_words else ""
+        again = bool(found) and found[0].sentence.text in last
         answers = again or self._ranking.answers(found)
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)
@@ -133,20 +135,10 @@ class Asking:
             words = "write" if self._reads else "quote"
         if answers and words == "quote":
             best = found[0]
-            text = best.passage.text
-            if not again:
-                text = _completed(text, best.sentence.text)
+            text = best.passage.text if again else _completed(best.passage.text, best.sentence.text)
             shown = replace(self._shown(best.passage, best.sentence.text), read=True)
             return Answer(question, text, answered=True, quoted=True, passages=[shown])
-        return self._written(question, found if answers else [], history, streamer, settings)
-
-    def _said_before(
-        self, question: str, found: Sequence[Found], history: Sequence[Message]
-    ) -> bool:
-        """Whether a question without a word of its own finds what the last reply quoted."""
-        if not history or not found or self._ranking.content_words(question):
-            return False
-        return found[0].sentence.text in history[-1]["content"]
+        return self._written(question, found if answers else [], history, settings)
 
     def _declined(self, question: str, found: Sequence[Found]) -> Answer:
         near = [row for row in found if row.similarity is None or row.similarity >= _MIN_SIMILARITY]
@@ -166,19 +158,17 @@ class Asking:
         question: str,
         found: list[Found],
         history: Sequence[Message],
-        streamer: Any,
         settings: dict[str, Any],
     ) -> Answer:
         """The answer that the model writes after the passages, or alone where none answers."""
         rows = self._passages(found, self.config.read)
-        room = context_length(self.model)
-        room = None if room is None else room - self.config.max_new_tokens
+        room, most = context_length(self.model), self.config.max_new_tokens
+        room = None if room is None else room - most
         prompt, passages, turns = fitting(
             self.tokenizer, question, [passage for passage, _ in rows], history, room
         )
-        most = self.config.max_new_tokens
-        written = write(self.model, self.tokenizer, prompt, most, streamer=streamer, **settings)
         special = special_ids(self.tokenizer)
+        written = write(self.model, self.tokenizer, prompt, most, **settings)
         written = [token for token in written if token not in special]
         texts = token_texts(self.tokenizer, written)
         text = "".join(texts).strip()
@@ -268,10 +258,7 @@ class Asking:
         hidden = {
             (store, number)
             for store in self.memory.stores
-            for numbers in (
-                store.manifest.removed,
-                *(store.documents.named(name) for name in names),
-            )
+            for numbers in (store.manifest.removed, *map(store.documents.named, names))
             for number in numbers
         }
         rows = enumerate(self._ranking.rows if hidden else ())
@@ -279,9 +266,8 @@ class Asking:
 
     def _shown(self, passage: Passage, sentence: str) -> PassageEffect:
         record = passage.store.documents[passage.document]
-        title, uri = place_of(
-            passage.store, passage.first + self._offset(passage, sentence), self.tokenizer
-        )
+        first = passage.first + self._offset(passage, sentence)
+        title, uri = place_of(passage.store, first, self.tokenizer)
         return PassageEffect(
             store=self.memory.name_of(passage.store),
             document=record.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -117,20 +118,18 @@ def fitting(
     """
     read, said = list(passages), list(history)
 
-    def too_long(turns: int) -> bool:
-        ids = chat_prompt(tokenizer, question, [*map(reading_of, read)], said[2 * turns :])
-        return room is not None and len(ids) > room
+    def prompt_without(turns: int) -> list[int]:
+        return chat_prompt(tokenizer, question, [*map(reading_of, read)], said[2 * turns :])
 
+    most = sys.maxsize if room is None else room
     # A stranger's chat may have thousands of turns, so that they are not tried one by one.
     turns = range((len(said) + 1) // 2)
-    said = said[2 * bisect_left(turns, True, key=lambda left_out: not too_long(left_out)) :]
-    while True:
-        ids = chat_prompt(tokenizer, question, [*map(reading_of, read)], said)
-        if room is None or len(ids) <= room:
-            return ids, read, said
+    said = said[2 * bisect_left(turns, True, key=lambda left: len(prompt_without(left)) <= most) :]
+    while len(ids := prompt_without(0)) > most:
         if not read:
             raise ConfigError(
                 f"the question has {len(ids)} tokens, and only {room} fit next to the answer: "
                 "shorten the question"
             )
         read.pop()
+    return ids, read, said
