@@ -203,9 +203,9 @@ def rules(model, tokenizer, store, fit):
         documents = list(knn_logits.read_corpus([fit]))[:8]
         short = [knn_logits.Document(one.text[:8000], one.id) for one in documents]
         tuned = knn_logits.tune(model, tokenizer, store, short, gate="meta-k")
-        chosen = {"k": tuned.k, "temperature": tuned.temperature}
+        chosen = {"k": tuned.chosen.k, "temperature": tuned.chosen.temperature}
         chosen["suffix_weight"] = tuned.chosen.suffix_weight
-        found["λ tuned on 8 other documents"] = {"lmbda": tuned.lmbda, **chosen}
+        found["λ tuned on 8 other documents"] = {"lmbda": tuned.chosen.lmbda, **chosen}
         found["meta-k (Zheng et al. 2021), fitted to 8 other documents"] = {
             "lmbda": tuned.gate,
             **chosen,

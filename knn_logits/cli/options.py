@@ -141,12 +141,11 @@ def _option(key: str, declared: Setting, *, checked: bool = False) -> _Expanded:
     """The option of a setting, which is checked here unless its group checks it."""
     kind, default = declared.kind or str, declared.default
     text = declared.read is not None or declared.choices or kind is str
-    item: Any = declared.item
-    value: Any = str if text else list[item] if kind is tuple else kind
+    value: Any = str if text else list[str] if kind is tuple else kind
     shown = inspect.Parameter.empty if default is ... else default if default != () else None
     value = value if default is ... else value | None
     limits: dict[str, Any] = {}
-    if checked and int in (kind, item) and not text:
+    if checked and kind is int and not text:
         limits = {"min": declared.least, "max": declared.most}
     option = declared.option or "--" + declared.name.replace("_", "-")
     says_range = bool(limits) or (text and kind is not float)

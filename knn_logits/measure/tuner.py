@@ -67,7 +67,7 @@ class Tuning:
     """The result of `tune`.
 
     Attributes:
-        chosen: The chosen settings. `k`, `lmbda` and `temperature` are also attributes.
+        chosen: The chosen settings, such as `k`, `lmbda` and `temperature`.
         chosen_on: The half that the settings were chosen on.
         held_out: The other half, whose numbers can be trusted.
         grid: The settings that were tried.
@@ -86,21 +86,6 @@ class Tuning:
     gate: MetaKGate | None = None
     gate_perplexity: float | None = None
     overlap: float | None = None
-
-    @property
-    def k(self) -> int:
-        """The chosen number of neighbors of each query."""
-        return self.chosen.k
-
-    @property
-    def lmbda(self) -> float:
-        """The chosen weight of the neighbors."""
-        return self.chosen.lmbda
-
-    @property
-    def temperature(self) -> float:
-        """The chosen temperature of the softmax over the neighbors."""
-        return self.chosen.temperature
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the choice and its perplexities, for JSON."""

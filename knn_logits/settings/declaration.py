@@ -153,12 +153,6 @@ class Setting:
             raise TypeError(f"the setting {self.name} has a type that is not checked: {kind}")
         return kind
 
-    @cached_property
-    def item(self) -> Any:
-        """The type of the members of a list."""
-        lists = [part for part in self._types if get_origin(part) is tuple]
-        return get_args(lists[0])[0] if lists else None
-
     @property
     def range(self) -> str:
         """The allowed values in words, such as "0 to 1"; empty where all of the type are."""
@@ -217,12 +211,8 @@ class Setting:
         words = "".join(f", or be {word!r}" for word in self.choices)
         raise ConfigError(f"{self.name} must {limits}{words}, not {short(value)}")
 
-    def _several(self, value: Any, limited: bool) -> tuple[Any, ...]:
-        """Checks a list. A single text may be given as such."""
-        if self.item is not str:
-            if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-                raise ConfigError(f"{self.name} must be a list of numbers, not {short(value)}")
-            return tuple(replace(self, annotation=self.item).check(part) for part in value)
+    def _several(self, value: Any, limited: bool) -> tuple[str, ...]:
+        """Checks a list of texts. A single one may be given as such."""
         texts = (value,) if isinstance(value, str) else value
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise ConfigError(

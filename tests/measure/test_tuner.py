@@ -43,14 +43,14 @@ def copy(copied):
     return Datastore(copied)
 
 
-def chosen(result):
-    return {name: getattr(result, name) for name in ("k", "lmbda", "temperature")}
+def chosen(settings):
+    return {name: getattr(settings, name) for name in ("k", "lmbda", "temperature")}
 
 
 def test_both_halves_have_the_perplexity_that_evaluate_gives(evaluate, store, result):
     first = [text for text in DOCUMENTS if text not in HELD_OUT]
     for part, documents in ((result.chosen_on, first), (result.held_out, HELD_OUT)):
-        found = evaluate(store, documents, **chosen(result))
+        found = evaluate(store, documents, **chosen(result.chosen))
         assert found.tokens == part.tokens
         assert found.perplexity.lm == pytest.approx(part.lm, rel=1e-5)
         assert found.perplexity.interpolated == pytest.approx(part.perplexity, rel=1e-4)
@@ -58,7 +58,7 @@ def test_both_halves_have_the_perplexity_that_evaluate_gives(evaluate, store, re
         assert own.perplexity.interpolated == pytest.approx(part.before, rel=1e-4)
     # Nothing that was tried is better than the choice.
     for change in ({"k": 8}, {"lmbda": 0.2}, {"temperature": 2.0}):
-        other = evaluate(store, first, **(chosen(result) | change))
+        other = evaluate(store, first, **(chosen(result.chosen) | change))
         assert other.perplexity.interpolated >= result.chosen_on.perplexity * 0.9999
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert content["settings_tried"] == result.grid.settings > 1000
@@ -67,7 +67,7 @@ def test_both_halves_have_the_perplexity_that_evaluate_gives(evaluate, store, re
 
 def test_batches_change_nothing(tune, store, result):
     small = tune(store, DOCUMENTS, k=64, batch_tokens=1)
-    assert (small.k, small.lmbda) == (result.k, result.lmbda)
+    assert chosen(small.chosen) == pytest.approx(chosen(result.chosen))
     assert small.held_out.lm == pytest.approx(result.held_out.lm, rel=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_a_single_document_is_cut_in_the_middle(tune, store):
 def test_a_suffix_weight_that_is_given_is_part_of_the_choice(evaluate, tune, store):
     found = tune(store, DOCUMENTS, k=16, suffix_weight=4.0)
     assert found.chosen.suffix_weight == 4.0
-    other = evaluate(store, HELD_OUT, suffix_weight=4.0, **chosen(found))
+    other = evaluate(store, HELD_OUT, suffix_weight=4.0, **chosen(found.chosen))
     assert found.held_out.perplexity == pytest.approx(other.perplexity.interpolated, rel=1e-4)
     # A memory of the papers has none.
     assert tune(Memory.of(tune.args[0], store, preset="paper"), DOCUMENTS).chosen.suffix_weight == 1
@@ -118,8 +118,8 @@ def test_a_gate_has_the_perplexity_that_evaluate_gives(build, evaluate, tune, st
     more = {"retomaton": True, "pointer_weight": 20.0} if how == "passages are followed" else {}
     result = tune(given, DOCUMENTS, k=16, gate="meta-k", **more)
     assert type(result.gate) is MetaKGate
-    assert result.k == result.grid.ks[-1]
-    more |= {**chosen(result), "lmbda": result.gate}
+    assert result.chosen.k == result.grid.ks[-1]
+    more |= {**chosen(result.chosen), "lmbda": result.gate}
     found = evaluate(given, HELD_OUT, **more)
     assert result.gate_perplexity == pytest.approx(found.perplexity.interpolated, rel=1e-4)
     content = json.loads(json.dumps(result.to_dict(), allow_nan=False))
@@ -136,14 +136,14 @@ def test_what_was_tuned_is_used_and_not_the_gate_that_was_there(evaluate, tune, 
     found = tune(copy.folder, DOCUMENTS, k=32, gate=gate, write=True, allow_overlap=True)
     store = Datastore(copy.folder)
     settings = store.manifest.settings
-    assert chosen(settings) == chosen(found)
+    assert chosen(settings) == chosen(found.chosen)
     assert settings.calibrated
     assert settings.tuned
     assert settings.no_repeat_ngram_size == 7
     assert store.manifest.gate is None
     assert len(list(copy.folder.glob("gate*"))) == (gate is not None)
     used = evaluate(store, HELD_OUT)
-    assert used.settings["lmbda"] == (gate or found.lmbda)
+    assert used.settings["lmbda"] == (gate or found.chosen.lmbda)
     expected = found.held_out.perplexity if gate is None else found.gate_perplexity
     assert used.perplexity.interpolated == pytest.approx(expected, rel=1e-4)
 
