@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Protocol, TypeVar
 
 Result = TypeVar("Result")
@@ -39,21 +40,17 @@ def while_running(progress: Progress, phase: str, work: Callable[[], Result]) ->
     """Runs work that reports nothing in another thread, and reports meanwhile that it runs."""
     if progress is no_progress:
         return work()
-    results: list[Result] = []
-    failed: list[BaseException] = []
-    ended = threading.Event()
+    result: Future[Result] = Future()
 
     def run() -> None:
         try:
-            results.append(work())
+            result.set_result(work())
         except BaseException as error:
-            failed.append(error)
-        ended.set()
+            result.set_exception(error)
 
-    progress(phase, 0, None)
+    # A thread of an executor would be waited for after Ctrl-C.
     threading.Thread(target=run, daemon=True).start()
-    while not ended.wait(_SECONDS_BETWEEN_REPORTS):
+    progress(phase, 0, None)
+    while not wait([result], _SECONDS_BETWEEN_REPORTS).done:
         progress(phase, 0, None)
-    if failed:
-        raise failed[0]
-    return results[0]
+    return result.result()
