@@ -1,15 +1,13 @@
-"""The inputs of `generate()`: tokens within limits, samplers, a streamer, an end; padding."""
+"""The inputs of `generate()`: tokens within limits, samplers, a streamer, an end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from transformers import (
     LogitsProcessor,
     MinPLogitsWarper,
@@ -25,8 +23,6 @@ from knn_logits.errors import LimitError
 from knn_logits.hosting import Limits, context_length
 from knn_logits_app.requests import RequestError
 
-# Numbers of rows between a power of two and the next.
-_STEPS = 8
 # A text to explain may have this many times the tokens of a prompt.
 WINDOWS = 4
 
@@ -133,28 +129,3 @@ class SentenceEnd(StoppingCriteria):
         text = self._tokenizer.decode(input_ids[0, self._prompt :][-8:])
         over = len(text.strip()) > 1 and text.rstrip(" \n\"')").endswith((".", "!", "?"))
         return torch.full((input_ids.shape[0],), over, device=input_ids.device)
-
-
-def pad_rows(model: Any) -> None:
-    """Bounds the memory that a model in half precision takes on a processor.
-
-    oneDNN keeps compiled code for each number of rows that a linear layer gets, 2.7 MB for each new
-    length of a text with four layers, and gives none of it back. So the linear layers pad their
-    rows to a few numbers.
-    """
-    if getattr(model, "dtype", None) not in (torch.float16, torch.bfloat16):
-        return
-    for module in model.modules() if model.device.type == "cpu" else ():
-        if type(module) is nn.Linear and "forward" not in vars(module):
-            module.forward = partial(_padded, module)  # type: ignore[method-assign]
-
-
-def _padded(module: nn.Linear, states: Tensor) -> Tensor:
-    rows = states.shape[:-1].numel()
-    step = max(1, (1 << rows.bit_length()) // (2 * _STEPS))
-    missing = -rows % step
-    if not missing:
-        return F.linear(states, module.weight, module.bias)
-    flat = F.pad(states.reshape(rows, -1), (0, 0, 0, missing))
-    found = F.linear(flat, module.weight, module.bias)[:rows]
-    return found.reshape(*states.shape[:-1], -1)

@@ -14,7 +14,7 @@ from typing import Any
 from knn_logits import Datastore, KNNLogitsError, Memory
 from knn_logits.errors import ConfigError
 from knn_logits.hosting import context_length
-from knn_logits_app.decoding import Reader, pad_rows
+from knn_logits_app.decoding import Reader
 from knn_logits_app.requests import MOST_STORES
 
 logger = logging.getLogger("knn_logits.app")
@@ -113,7 +113,6 @@ class Library:
             )
         memory = Memory(model, listed, threads=1)
         opened = dict(zip(memory.names, memory.stores, strict=True))
-        pad_rows(model)
         examples = tuple(prompts) or tuple(
             " ".join(sentence.split()[:6])
             for store in opened.values()

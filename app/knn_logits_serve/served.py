@@ -13,7 +13,7 @@ import torch
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
 from knn_logits.hosting import context_length
-from knn_logits_app.decoding import end_tokens, pad_rows
+from knn_logits_app.decoding import end_tokens
 from knn_logits_app.library import Reopening
 from knn_logits_serve.bodies import (
     ChatBody,
@@ -71,7 +71,6 @@ class Served:
         self.stores = dict(stores)
         self.memory = Memory(model, self.stores, threads=1, **settings)
         self._memory_settings, self._reopening = settings, Reopening()
-        pad_rows(model)
         every = tuple(self.stores)
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
