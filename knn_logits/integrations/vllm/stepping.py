@@ -32,16 +32,7 @@ class Row:
 
 
 class Stepping:
-    """Attaches a memory to a model runner of vLLM.
-
-    Args:
-        runner: The runner. Its cache exists, and no request is at work.
-        datastores: The datastores.
-
-    Raises:
-        MismatchError: when another model built a datastore.
-        ModelError: when the model does not score tokens.
-    """
+    """Attaches a memory to a model runner of vLLM. Its cache exists; no request is at work."""
 
     def __init__(self, runner: Any, datastores: Sequence[Datastore]) -> None:
         model = VLLMModel(runner)
