@@ -139,12 +139,7 @@ class Recording:
 
 
 class Recorder:
-    """Records the generations of a processor, and keeps the latest.
-
-    Args:
-        ends: The model's tokens that end a text.
-        candidates: How many of the likeliest tokens of each step are kept.
-    """
+    """Records the generations of a processor, with the likeliest `candidates` of each step."""
 
     def __init__(self, ends: list[int], candidates: int) -> None:
         self._ends, self._candidates = ends, candidates
@@ -193,11 +188,7 @@ class Recorder:
             recording.bytes += 24 * vote.neighbors.ids.numel()
 
     def fitting(self, sequences: Tensor, course: Course | None = None) -> Recording:
-        """The recording of an output of `generate()`. That of `course` is looked at first.
-
-        Raises:
-            TraceError: when there is none.
-        """
+        """The recording of an output of `generate()`. That of `course` is looked at first."""
         latest = None if course is None else course.recording
         with self._lock:
             recordings = self._recordings[::-1]
