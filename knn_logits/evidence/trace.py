@@ -53,11 +53,6 @@ _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 _DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text to a file, whole or not at all."""
-    write_bytes(Path(path).resolve(), text.encode())
-
-
 @cache
 def _sequences() -> TypeAdapter[SequenceTrace]:
     return TypeAdapter(SequenceTrace)
@@ -116,12 +111,13 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n"
+        write_bytes(Path(path).resolve(), text.encode())
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
         head = '<!doctype html>\n<meta charset="utf-8"><title>a trace</title>\n'
-        write_whole(path, f"{head}{to_html(self)}\n")
+        write_bytes(Path(path).resolve(), f"{head}{to_html(self)}\n".encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
