@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from knn_logits.integrations.vllm.requests import Memories
 from knn_logits.integrations.vllm.sources import Sources
@@ -117,8 +118,5 @@ class Stepping:
 
 def _padded(rows: Sequence[Row]) -> Tensor:
     """The texts of rows, int64 [rows, length], with -1 before shorter ones."""
-    length = max(len(row.text) for row in rows)
-    ids = torch.full((len(rows), length), -1)
-    for place, row in enumerate(rows):
-        ids[place, length - len(row.text) :] = torch.tensor(row.text)
-    return ids
+    texts = [torch.tensor(row.text) for row in rows]
+    return pad_sequence(texts, batch_first=True, padding_value=-1, padding_side="left")
