@@ -28,13 +28,7 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.sources import (
-    Source,
-    contradiction,
-    main_sources,
-    share_of,
-    words_of,
-)
+from knn_logits.evidence.sources import Source, contradiction, main_sources, share_of, words_of
 from knn_logits.printable import Encoded, one_line, printable
 from knn_logits.store.files import write_bytes
 
