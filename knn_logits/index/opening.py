@@ -48,11 +48,7 @@ def usable_device(name: torch.device | str) -> torch.device:
 class Indexes:
     """The open indexes of some datastores, the latest few of each. It is safe for threads."""
 
-    def __init__(
-        self,
-        device: torch.device | str = "cpu",
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, device: torch.device | str = "cpu", threads: int | None = None) -> None:
         check_threads(threads)
         self.device = usable_device(device)
         self.threads = threads
