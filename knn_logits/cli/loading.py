@@ -198,7 +198,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 def figures_of(store: Datastore) -> dict[str, Any]:
-    """The figures of a datastore without removed documents; no measurement gives no recall."""
+    """The figures of a datastore for JSON, without removed documents."""
     manifest, index = store.manifest, store.manifest.index
     return {
         "store": str(store.folder),
