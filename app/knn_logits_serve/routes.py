@@ -160,10 +160,7 @@ def build_app(served: Served) -> Starlette:
     for prefix, chat in (("", handlers.conversation), (OPEN_WEBUI, handlers.open_webui)):
         routes.append(Route(f"{prefix}/v1/models", handlers.models))
         routes.append(Route(f"{prefix}/v1/models/{{name:path}}", handlers.model))
-        written: dict[str, Parse] = {
-            "completions": handlers.completion,
-            "chat/completions": chat,
-        }
+        written: dict[str, Parse] = {"completions": handlers.completion, "chat/completions": chat}
         for path, parse in written.items():
             answer = partial(handlers.answer, parse)
             routes.append(Route(f"{prefix}/v1/{path}", answer, methods=["POST"]))

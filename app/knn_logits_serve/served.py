@@ -34,16 +34,7 @@ _COMPLETION_TOKENS, _CHAT_TOKENS = 16, 256
 
 
 class Served:
-    """A model, its tokenizer and its datastores, opened once for all requests.
-
-    Attributes:
-        stores: The datastores by name.
-        names: The names of the datastores that vote, by the name of the model that a client asks
-            for.
-        chat: Turns chats into text.
-        ends: The tokens that end a text.
-        silent: The tokens that are not shown as text.
-    """
+    """A model, its tokenizer and its datastores, opened once for all requests."""
 
     def __init__(
         self,
@@ -72,6 +63,7 @@ class Served:
         self.memory = Memory(model, self.stores, threads=1, **settings)
         self._memory_settings, self._reopening = settings, Reopening()
         every = tuple(self.stores)
+        # The datastores that vote, by the name of the model that a client asks for.
         self.names: Mapping[str, tuple[str, ...]] = {
             "+".join([name, *every]): every,
             **{f"{name}+{store}": (store,) for store in every},

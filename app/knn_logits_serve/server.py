@@ -135,13 +135,11 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def serve(served: Served, settings: Settings | None = None, *, on_ready: Any = None) -> None:
+def serve(served: Served, settings: Settings, *, on_ready: Any) -> None:
     """Serves a model until the process is told to end."""
-    settings = settings or Settings()
     bound = listen(settings)
     server = server_of(served, settings)
     host, port = bound.getsockname()[:2]
-    if on_ready is not None:
-        bound.listen(2048)
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    bound.listen(2048)
+    on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
     server.run(sockets=[bound])

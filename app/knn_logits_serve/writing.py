@@ -50,16 +50,12 @@ def log_failure(error: Exception) -> None:
 
 
 class Job:
-    """A request that waits or runs.
-
-    Attributes:
-        news: The parts of the answer. The last is None, or a refusal if the request failed.
-        deadline: Is cancelled when nobody reads the answer any more.
-    """
+    """A request that waits or runs."""
 
     def __init__(self, request: GenerationRequest) -> None:
         self.request = request
         self.future: Future[None]
+        # The last part is None, or a refusal if the request failed.
         self.news: asyncio.Queue[AnswerPart | Refusal | None] = asyncio.Queue()
         self.deadline = Deadline()
         self._loop = asyncio.get_running_loop()

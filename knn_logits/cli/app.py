@@ -6,16 +6,7 @@ import typer
 from typer.main import get_command
 
 from knn_logits._version import __version__
-from knn_logits.cli import (
-    ask,
-    build,
-    editing,
-    evaluate,
-    exchange,
-    generate,
-    info,
-    serve,
-)
+from knn_logits.cli import ask, build, editing, evaluate, exchange, generate, info, serve
 from knn_logits.cli.terminal import say
 
 app = typer.Typer(

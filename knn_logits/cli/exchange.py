@@ -84,5 +84,4 @@ def push(
     datastore = open_datastore(store)
     with Bars("run the same command again to resume; uploaded files are not sent again"):
         done = push_to_hub(datastore, name, private=private, keys=keys)
-    line = f"{done.bytes / 1e6:,.1f} MB published at {done.url}, "
-    say(f"{line}revision {done.commit}")
+    say(f"{done.bytes / 1e6:,.1f} MB published at {done.url}, revision {done.commit}")

@@ -134,10 +134,7 @@ def _on_demand(manifest: Manifest) -> str:
 
 
 @command
-def verify(
-    store: Store,
-    json: Json = False,
-) -> None:
+def verify(store: Store, json: Json = False) -> None:
     """Check a datastore: hashes, shapes, ranges, and its index."""
     from knn_logits.errors import KNNLogitsError
     from knn_logits.index.opening import open_index

@@ -198,10 +198,7 @@ def _reading(name: str) -> Iterator[None]:
 
 
 def figures_of(store: Datastore) -> dict[str, Any]:
-    """The figures of a datastore for JSON, without removed documents.
-
-    `recall` is the share of true neighbors that the index finds; None if it was not measured.
-    """
+    """The figures of a datastore for JSON, without removed documents."""
     manifest, index = store.manifest, store.manifest.index
     return {
         "store": str(store.folder),

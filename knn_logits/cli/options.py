@@ -59,9 +59,9 @@ class Without:
     names: tuple[str, ...]
 
 
-def argument(metavar: str, help: str, default: Any = ...) -> Any:
+def argument(metavar: str, help: str) -> Any:
     """A parameter of a command that is given by its place."""
-    return typer.Argument(default, metavar=metavar, help=help)
+    return typer.Argument(..., metavar=metavar, help=help)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import (
-    TextAfter,
-    parts_of,
-    token_texts,
-    whole_characters,
-)
+from knn_logits.engine.pieces import TextAfter, parts_of, token_texts, whole_characters
 from knn_logits.engine.tokens import special_ids
 from knn_logits.evidence.recording import Chosen, Recording
 from knn_logits.evidence.records import (

@@ -168,8 +168,7 @@ class _Reading:
         tokens = list(self._tokens)
         if self.quotations is not None:
             self._compare(tokens, self.quotations)
-        prompt = self._words[0] if opening else ""
-        return SequenceTrace(prompt, tokens)
+        return SequenceTrace(self._words[0] if opening else "", tokens)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
         """Notes verbatim and contradicted words."""

@@ -49,10 +49,10 @@ class Step:
     weights: Tensor  # log w_i of the votes that counted, [rows, k]
     lmbda: float | Tensor
     log_p_lm: Tensor | None  # [rows, vocabulary], until the choice is known; None afterwards
+    likeliest: tuple[Tensor, Tensor]  # log p_LM and the model's own choice, [rows] each
     tokens: Tensor | None = None  # int64 [rows], the chosen tokens
     chosen_log_p_lm: Tensor | None = None  # [rows]
     going_on: Tensor | None = None  # int64 [rows], 0 for rows that had ended and get only padding
-    likeliest: tuple[Tensor, Tensor] | None = None  # log p_LM and the token, [rows] each
     candidates: Candidates | None = None
 
     def settle(self, input_ids: Tensor) -> bool:
@@ -74,20 +74,18 @@ class Step:
     def chosen(self, row: int, token: int) -> Chosen:
         """The token that a row chose."""
         part = slice(row, row + 1)
-        log_p_lm = likeliest = None
+        log_p_lm = None
         if self.log_p_lm is not None:
             log_p_lm = float(self.log_p_lm[row, token])
         elif self.chosen_log_p_lm is not None and self.tokens is not None:
             log_p_lm = float(self.chosen_log_p_lm[row]) if self.tokens[row] == token else None
-        if self.likeliest is not None:
-            likeliest = int(self.likeliest[1][row]), float(self.likeliest[0][row])
         return Chosen(
             token,
             self.neighbors[part],
             self.weights[part],
             float(self.lmbda[row]) if isinstance(self.lmbda, Tensor) else self.lmbda,
             log_p_lm,
-            likeliest,
+            (int(self.likeliest[1][row]), float(self.likeliest[0][row])),
             self.candidates[row] if self.candidates is not None else (),
         )
 
@@ -139,12 +137,7 @@ class Recording:
 
 
 class Recorder:
-    """Records the generations of a processor, and keeps the latest.
-
-    Args:
-        ends: The model's tokens that end a text.
-        candidates: How many of the likeliest tokens of each step are kept.
-    """
+    """Records the generations of a processor, with the likeliest `candidates` of each step."""
 
     def __init__(self, ends: list[int], candidates: int) -> None:
         self._ends, self._candidates = ends, candidates
@@ -193,11 +186,7 @@ class Recorder:
             recording.bytes += 24 * vote.neighbors.ids.numel()
 
     def fitting(self, sequences: Tensor, course: Course | None = None) -> Recording:
-        """The recording of an output of `generate()`. That of `course` is looked at first.
-
-        Raises:
-            TraceError: when there is none.
-        """
+        """The recording of an output of `generate()`. That of `course` is looked at first."""
         latest = None if course is None else course.recording
         with self._lock:
             recordings = self._recordings[::-1]

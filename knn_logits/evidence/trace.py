@@ -28,13 +28,7 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.sources import (
-    Source,
-    contradiction,
-    main_sources,
-    share_of,
-    words_of,
-)
+from knn_logits.evidence.sources import Source, contradiction, main_sources, share_of, words_of
 from knn_logits.printable import Encoded, one_line, printable
 from knn_logits.store.files import write_bytes
 
@@ -51,11 +45,6 @@ _AGREED, _CONTRADICTED = "underline", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 # The most documents that a text's last line names, and the share below which it only counts them.
 _DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
-
-
-def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Writes a text to a file, whole or not at all."""
-    write_bytes(Path(path).resolve(), text.encode())
 
 
 @cache
@@ -116,12 +105,13 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as JSON."""
-        write_whole(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n"
+        write_bytes(Path(path).resolve(), text.encode())
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Writes the trace as an HTML page that needs no other files."""
         head = '<!doctype html>\n<meta charset="utf-8"><title>a trace</title>\n'
-        write_whole(path, f"{head}{to_html(self)}\n")
+        write_bytes(Path(path).resolve(), f"{head}{to_html(self)}\n".encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:

@@ -48,16 +48,7 @@ def prepared(vectors: Array, metric: Metric) -> Array:
 
 
 def nearest_columns(scores: Tensor, k: int, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Selects the k largest scores of each row. Of equal ones, the lowest ids are taken.
-
-    Args:
-        scores: Floats [rows, n].
-        k: The number of columns to select, at most n.
-        ids: int64 [rows, n], the ids; None if these are the columns.
-
-    Returns:
-        The scores, the largest first, and their columns, [rows, k] each.
-    """
+    """The k largest scores of each row, and their columns. Of equal ones, the lowest ids win."""
     # On a GPU `topk` decides, since to ask for ties would wait for its result.
     more = scores.shape[-1] > k > 0 and scores.device.type == "cpu"
     values, columns = scores.topk(k + more, dim=-1)

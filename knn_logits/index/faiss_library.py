@@ -73,9 +73,6 @@ def read_ivfpq(path: Path) -> tuple[Any, str, Metric]:
     """Reads an index from FAISS's own format; returns it, its factory string and its metric.
 
     FAISS bounds its counts, but does not check ids: `plain_arrays.from_arrays` does.
-
-    Raises:
-        DamagedError: when the file cannot be read, or holds an index of another type.
     """
     faiss = faiss_module()
     try:

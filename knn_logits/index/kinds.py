@@ -28,11 +28,7 @@ CODES = (64, 48, 32, 16, 8)
 
 
 class Kind:
-    """A kind of index over keys of `dim` numbers.
-
-    Raises:
-        ConfigError: when there is no kind of this name.
-    """
+    """A kind of index over keys of `dim` numbers, by its factory string."""
 
     def __init__(self, factory: str, dim: int, metric: Metric) -> None:
         found = _FACTORY.fullmatch(factory)

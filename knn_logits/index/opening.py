@@ -48,11 +48,7 @@ def usable_device(name: torch.device | str) -> torch.device:
 class Indexes:
     """The open indexes of some datastores, the latest few of each. It is safe for threads."""
 
-    def __init__(
-        self,
-        device: torch.device | str = "cpu",
-        threads: int | None = None,
-    ) -> None:
+    def __init__(self, device: torch.device | str = "cpu", threads: int | None = None) -> None:
         check_threads(threads)
         self.device = usable_device(device)
         self.threads = threads
@@ -257,12 +253,7 @@ class Sink:
     entries: Tensor  # bool [entries], whose key is the state after a single token
 
     def hides(self, states: Tensor, ids: Tensor) -> Tensor:
-        """Which entries do not vote, bool [rows, k]: sinks, and all that a sink state found.
-
-        Args:
-            states: float32 [rows, dim].
-            ids: int64 [rows, k], the entries that each of them found.
-        """
+        """Which entries do not vote, bool [rows, k]: sinks, and all that a sink state found."""
         center, entries = self._copies.at(ids.device)
         apart = states.to(ids.device) - center
         asks = apart.square().sum(dim=-1, keepdim=True) <= self.radius

@@ -88,12 +88,8 @@ def _learnt(arrays: Mapping[str, Array], name: str, count: int, kind: Any = np.f
     _expect(array.dtype == kind, f"{name} of dtype {array.dtype}")
     _expect(array.size == count, f"{name} of {array.size} numbers, expected {count}")
     array = np.ascontiguousarray(array).reshape(-1)
-    _expect(_finite(array.view(np.float32)), f"{name} that are not finite")
+    _expect(bool(np.isfinite(array.view(np.float32)).all()), f"{name} that are not finite")
     return array
-
-
-def _finite(numbers: Array) -> bool:
-    return bool(np.isfinite(numbers).all())
 
 
 def _fill_inverted_file(inner: Any, arrays: Mapping[str, Array], size: int) -> None:
@@ -141,5 +137,5 @@ def _checked_lists(
     _expect(bool(seen.all()), "ids that are there twice, or are those of others")
     if type(inner) is faiss_module().IndexIVFFlat:
         whole = np.ascontiguousarray(codes).reshape(-1).view(np.float32)
-        _expect(_finite(whole), "codes that are not finite")
+        _expect(bool(np.isfinite(whole).all()), "codes that are not finite")
     return sizes, ids, codes

@@ -137,12 +137,7 @@ def learn(
     seed: int,
     progress: Progress,
 ) -> tuple[Array, Array, SettingsRecord, LearnedRecord]:
-    """Learns `rows` rows for each different token of a corpus, whose keys are stored.
-
-    Returns:
-        The rows, float16 [rows, dim]; the token of each, int32 [rows], ascending; the settings that
-        the held-out text chose; and the record.
-    """
+    """Learns `rows` rows for each different token of a corpus, whose keys are stored."""
     away = held_out(corpus, seed)
     learning = ~away
     learning[corpus.removed_entries] = False

@@ -215,10 +215,7 @@ def _pickled_arrays(path: Path) -> dict[str, bytes]:
     """The longest content that follows each array's name in a pickle."""
     contents: dict[str, bytes] = {}
     name = ""
-    with (
-        open_file(path) as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-    ):
+    with open_file(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         instructions: Any = pickletools.genops(mapped)  # type: ignore[arg-type]
         for _, argument, _ in islice(instructions, _MAX_INSTRUCTIONS):
             if isinstance(argument, str) and argument in _ARRAYS:

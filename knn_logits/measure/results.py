@@ -117,10 +117,7 @@ def perplexity(nats: float, count: float) -> float | None:
 def compared(gains: Floats, documents: Ints) -> dict[str, Any]:
     """Compares two runs by each token's gain in log p, float64, and document, int64 [tokens].
 
-    Returns:
-        `ratio`, the perplexity divided by the other's, its 95% `interval` (None with fewer than
-        two units, or if a gain is infinite), the `units` that were drawn, their `count`, and the
-        number of `tokens`.
+    The 95% interval is None with fewer than two units, or if a gain is infinite.
     """
     numbers, units = np.unique(documents, return_inverse=True)
     whole = len(numbers) >= _FEW_DOCUMENTS
@@ -155,11 +152,7 @@ def _interval(units: Floats) -> tuple[float, float]:
 
 
 class TokenTable:
-    """Collects the rows of `SCHEMA`, about 100 bytes for each token.
-
-    Args:
-        against: The file of another run, which is read now, before hours of work.
-    """
+    """Collects the rows of `SCHEMA`, about 100 bytes for each token."""
 
     def __init__(self, against: str | Path | None = None) -> None:
         self._parts: list[pa.RecordBatch] = []

@@ -95,10 +95,7 @@ class TokenScores:
 
 
 class PassCache:
-    """Keeps the states and log p_LM of a model's passes in a folder, for runs with other settings.
-
-    A file is named by what the pass reads, the model's weights and the key.
-    """
+    """Keeps the states and log p_LM of passes in files, named by inputs, weights and key."""
 
     def __init__(self, folder: str | Path, model: nn.Module, location: KeyLocation) -> None:
         self._folder = Path(folder)
@@ -148,10 +145,7 @@ def score_pieces(
     batch_tokens: int,
     cache: PassCache | None = None,
 ) -> Iterator[TokenScores]:
-    """Scores every token that windows of a text predict.
-
-    Passes of a cache have no `distributions`.
-    """
+    """Scores every token that windows predict. Passes of a cache have no `distributions`."""
     device = input_device(model)
     group: list[Piece] = []
     waiting = 0

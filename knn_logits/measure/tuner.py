@@ -47,7 +47,7 @@ from knn_logits.settings.registry import stored_names
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin
 from knn_logits.store.manifest import read_manifest
-from knn_logits.store.records import GateRecord, SettingsRecord
+from knn_logits.store.records import SettingsRecord
 
 logger = logging.getLogger(__name__)
 
@@ -103,11 +103,7 @@ class Tuning:
 
 
 def write_settings(
-    store: Datastore,
-    record: SettingsRecord,
-    gate: FittedGate | None = None,
-    *,
-    judged: GateRecord | None = None,
+    store: Datastore, record: SettingsRecord, gate: FittedGate | None = None
 ) -> None:
     """Stores settings and a gate in place of those of a datastore; without a gate, none is left."""
     with begin(store.folder.resolve(), "tune", {}) as job:
@@ -116,7 +112,7 @@ def write_settings(
             job.write("gate", gate.to_arrays(), gate.about)
         # The manifest is read again, since another process may have changed the datastore.
         manifest = read_manifest(store.folder)
-        job.commit(manifest, without={"gate"}, settings=record, gate=judged)
+        job.commit(manifest, without={"gate"}, settings=record, gate=None)
 
 
 def tune(
@@ -320,10 +316,7 @@ class Half:
         self._lm.append(scored.log_p_lm.double().numpy())
 
     def tokens(self, best: Choice) -> tuple[Array, Bools, Floats]:
-        """The features of all tokens, whether they have neighbors, and log p of model and each k.
-
-        The last is [tokens, 1 + ks], under the temperature of a choice.
-        """
+        """The tokens' features, whether they have neighbors, and log p of model and each k."""
         by_k = np.concatenate(self._by_k)[:, :, best.place[1]].astype(float)
         with np.errstate(divide="ignore"):
             log_p = np.column_stack([np.concatenate(self._lm), np.log(by_k)])

@@ -115,11 +115,5 @@ def test_a_store_inside_its_corpus_is_no_document(run, model_folder, tmp_path):
         assert result.json["skipped"] == 0
 
 
-def test_help_and_version(run):
-    assert "build" in run("--help").out
+def test_the_version(run):
     assert run("--version").out.startswith("knn-logits ")
-
-
-def test_a_file_that_is_not_there_is_no_text(run, model_folder, store):
-    done = run.refused("explain", model_folder, store.folder, "nosuch.txt")
-    assert "there is no file nosuch.txt" in done.err

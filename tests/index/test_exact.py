@@ -24,23 +24,22 @@ def all_distances(queries, keys, metric):
     return queries @ keys.T
 
 
-def nearest_first(distances, metric):
-    return np.argsort(distances if metric == "l2" else -distances, axis=-1, kind="stable")
-
-
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("metric", "origin", "close", "same"),
+    [*((metric, 0.0, (1e-5, 1e-5), 1.0) for metric in METRICS), ("l2", 1000.0, (2e-4, 1e-3), 0.98)],
+)
 @pytest.mark.parametrize("k", [1, 7, 200])
-def test_neighbors_are_those_of_all_distances(metric, k):
-    keys, queries = vectors(200), vectors(33, seed=1)
+def test_neighbors_are_those_of_all_distances(metric, origin, close, same, k):
+    """Distances far from the origin stay precise."""
+    keys, queries = vectors(200) + origin, vectors(33, seed=1) + origin
     distances, ids = by_distance(ExactIndex(keys, metric), queries, k)
     expected = all_distances(queries, keys, metric)
-    order = nearest_first(expected, metric)[:, :k]
-    assert ids.dtype == torch.int64
-    assert distances.dtype == torch.float32
-    np.testing.assert_array_equal(ids.numpy(), order)
-    np.testing.assert_allclose(
-        distances.numpy(), np.take_along_axis(expected, order, -1), rtol=1e-5, atol=1e-5
-    )
+    nearest = expected if metric == "l2" else -expected
+    order = np.argsort(nearest, axis=-1, kind="stable")[:, :k]
+    assert (ids.dtype, distances.dtype) == (torch.int64, torch.float32)
+    assert (ids.numpy() == order).mean() >= same
+    expected = np.take_along_axis(expected, order, -1)
+    np.testing.assert_allclose(distances.numpy(), expected, *close)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -56,17 +55,6 @@ def test_a_query_that_is_not_finite_finds_nothing(metric, broken):
     for row in (0, 2, 3):
         assert torch.equal(ids[row], whole[1][row])
         torch.testing.assert_close(distances[row], whole[0][row])
-
-
-def test_distances_far_from_the_origin_stay_precise():
-    keys, queries = vectors(300) + 1000.0, vectors(20, seed=1) + 1000.0
-    distances, ids = by_distance(ExactIndex(keys, "l2"), queries, 10)
-    expected = all_distances(queries, keys, "l2")
-    order = nearest_first(expected, "l2")[:, :10]
-    np.testing.assert_allclose(
-        distances.numpy(), np.take_along_axis(expected, order, -1), rtol=2e-4, atol=1e-3
-    )
-    assert (ids.numpy() == order).mean() > 0.98
 
 
 def test_a_zero_vector_has_the_cosine_0_with_everything():

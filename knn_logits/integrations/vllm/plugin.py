@@ -28,11 +28,7 @@ VERSIONS = ("0.32.",)
 
 
 def register() -> None:
-    """Prepares vLLM. Without `KNN_LOGITS_DATASTORE` an engine works as before.
-
-    Raises:
-        ModelError: when datastores are named and this version of vLLM is not supported.
-    """
+    """Prepares vLLM. Without `KNN_LOGITS_DATASTORE` an engine works as before."""
     if datastores() and not vllm.__version__.startswith(VERSIONS):
         wanted = ", ".join(f"{version}x" for version in VERSIONS)
         raise ModelError(f"knn-logits works with vLLM {wanted}, not {vllm.__version__}")

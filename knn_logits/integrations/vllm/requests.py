@@ -22,14 +22,7 @@ STORES = "knn_datastores"
 
 
 def settings_of(extra: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]] | None:
-    """Returns the settings of a request and its datastores; None where the memory is off.
-
-    Args:
-        extra: The request's `extra_args`. No datastores stand for all.
-
-    Raises:
-        ConfigError: when a setting is unknown or out of its range.
-    """
+    """The settings and datastores in a request's `extra_args`; None where the memory is off."""
     extra = dict(extra or {})
     if extra.get(SWITCH, 1) not in (0, 1):
         raise ConfigError(f"{SWITCH} must be 0 or 1, not {extra[SWITCH]!r}")
@@ -46,11 +39,7 @@ def settings_of(extra: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[s
 
 
 def chosen(stores: Mapping[str, Datastore], names: Sequence[str]) -> Mapping[str, Datastore]:
-    """Returns the datastores of these names, or all for no names.
-
-    Raises:
-        ConfigError: when there is no datastore of a name.
-    """
+    """Returns the datastores of these names, or all for no names."""
     for name in names:
         if name not in stores:
             known = first_few([repr(store) for store in stores])
@@ -59,11 +48,7 @@ def chosen(stores: Mapping[str, Datastore], names: Sequence[str]) -> Mapping[str
 
 
 def check_request(extra: Mapping[str, Any] | None, names: Sequence[str]) -> None:
-    """Refuses a request's settings, before it reaches a worker. Without datastores all are fine.
-
-    Raises:
-        ConfigError: when a setting is out of its range, or no document or datastore has its name.
-    """
+    """Refuses a request's settings, before it reaches a worker. Without datastores all are fine."""
     if not names or not extra or not any(name.startswith(SWITCH) for name in extra):
         return
     given = settings_of(extra)
@@ -79,11 +64,7 @@ def _opened(names: tuple[str, ...]) -> Mapping[str, Datastore]:
 
 
 class Memories:
-    """The memories that requests ask, by their settings; the latest are kept.
-
-    Args:
-        memory: The memory of a request without settings.
-    """
+    """The memories that requests ask, by their settings; the latest are kept."""
 
     _KEPT = 64
 

@@ -39,11 +39,7 @@ class Answer:
 
 
 class Sources:
-    """The sources of the latest requests.
-
-    Args:
-        tokenizer: The model's tokenizer.
-    """
+    """The sources of the latest requests."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -74,16 +70,7 @@ class Sources:
             self._tokens -= len(oldest.tokens)
 
     def of(self, request: str) -> list[dict[str, Any]]:
-        """Returns the sources of a request, for each of its texts.
-
-        Args:
-            request: The id of an answer, as vLLM's output and its API give it.
-
-        Returns:
-            By text its `id`, and its `tokens`: the `token`, its `text`, the memory's `share` in its
-            probability, and the `documents` behind it with the share of each. Empty for a request
-            that is unknown, did without the memory or was long ago.
-        """
+        """The sources of each text of an answer, by the id in vLLM's API; empty if unknown."""
         # vLLM adds the number of a prompt, of a sample, and random digits.
         name = re.compile(rf"(\d+_)?{re.escape(request)}(-\d+)?(-[0-9a-f]{{8}})?")
         return [

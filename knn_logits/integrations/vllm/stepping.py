@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from knn_logits.integrations.vllm.requests import Memories
 from knn_logits.integrations.vllm.sources import Sources
@@ -32,16 +33,7 @@ class Row:
 
 
 class Stepping:
-    """Attaches a memory to a model runner of vLLM.
-
-    Args:
-        runner: The runner. Its cache exists, and no request is at work.
-        datastores: The datastores.
-
-    Raises:
-        MismatchError: when another model built a datastore.
-        ModelError: when the model does not score tokens.
-    """
+    """Attaches a memory to a model runner of vLLM. Its cache exists; no request is at work."""
 
     def __init__(self, runner: Any, datastores: Sequence[Datastore]) -> None:
         model = VLLMModel(runner)
@@ -129,8 +121,5 @@ class Stepping:
 
 def _padded(rows: Sequence[Row]) -> Tensor:
     """The texts of rows, int64 [rows, length], with -1 before shorter ones."""
-    length = max(len(row.text) for row in rows)
-    ids = torch.full((len(rows), length), -1)
-    for place, row in enumerate(rows):
-        ids[place, length - len(row.text) :] = torch.tensor(row.text)
-    return ids
+    texts = [torch.tensor(row.text) for row in rows]
+    return pad_sequence(texts, batch_first=True, padding_value=-1, padding_side="left")

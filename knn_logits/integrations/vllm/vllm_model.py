@@ -33,14 +33,7 @@ class Scores(NamedTuple):
 
 
 class VLLMModel(nn.Module):
-    """A model that a worker of vLLM has loaded.
-
-    Args:
-        runner: The worker's model runner. Its cache exists.
-
-    Raises:
-        ModelError: when the model does not score tokens.
-    """
+    """A model that a worker of vLLM has loaded. The cache of its `runner` exists."""
 
     engine = "vllm"
 
@@ -62,12 +55,7 @@ class VLLMModel(nn.Module):
         self.ffn_input, self.head_input = nn.Identity(), nn.Identity()
 
     def find_key(self, name: str) -> str:
-        """The module for a key's name.
-
-        Raises:
-            ConfigError: for any place but the inputs of the last feed-forward network and the head.
-            ModelError: when vLLM's model has no such feed-forward network.
-        """
+        """The module for a key's name."""
         if name not in KEYS:
             raise ConfigError(
                 f"vLLM gives the states at {' and '.join(KEYS)}, not at {name}: build the "
@@ -83,12 +71,7 @@ class VLLMModel(nn.Module):
         return name
 
     def sampled(self, key: str, places: Tensor) -> Tensor:
-        """The states at a key of the tokens that the last pass scored.
-
-        Args:
-            key: The key's name.
-            places: The places of these tokens in the pass.
-        """
+        """The states at a key of the tokens that the last pass scored, by their places in it."""
         states: Tensor
         if key == "ffn_input":
             states = self._runner.knn_states[places]
@@ -210,18 +193,13 @@ def keep_ffn_input(runner: Any) -> None:
     The model has its weights and is not compiled yet. The copy is a part of its graph, and the
     buffer has one address for good, so a CUDA graph that is replayed fills it as well. With tensor
     parallelism, each process has the whole input, since attention ends with an all-reduce.
-
-    `runner.knn_states` is the buffer, [tokens, dim], with the tokens of a pass in vLLM's order.
-
-    Raises:
-        ModelError: when the model has no such place, or does not pass every token there.
     """
     ffn = _last_ffn(runner)
     shape = (runner.max_num_tokens, runner.model_config.get_hidden_size())
     buffer = torch.zeros(shape, dtype=runner.model_config.dtype, device=runner.device)
     ffn.register_buffer("knn_states", buffer, persistent=False)
     ffn.register_forward_pre_hook(_keep, with_kwargs=True)
-    runner.knn_states = buffer
+    runner.knn_states = buffer  # [tokens, dim], the tokens of a pass in vLLM's order
     # vLLM's cache of compiled models does not look at hooks.
     runner.vllm_config.additional_config["knn_logits"] = "ffn_input"
 
