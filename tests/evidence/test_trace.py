@@ -1,5 +1,6 @@
 """Traces: what is recorded, put together, shown, saved and loaded."""
 
+import errno
 import json
 import math
 
@@ -8,7 +9,7 @@ import torch
 from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor, Trace, explain
-from knn_logits.errors import TraceError
+from knn_logits.errors import StorageError, TraceError
 
 
 def test_the_passage_holds_the_word(traced, tokenizer):
@@ -47,6 +48,8 @@ def test_explain_agrees_with_generation(traced, model, tokenizer, store):
         assert one.token == other.token
         assert one.p == pytest.approx(other.p, abs=1e-4)
         assert one.p_lm == pytest.approx(other.p_lm, abs=1e-4)
+        choices = [found.by_model and found.by_model.token for found in (one, other)]
+        assert choices[0] == choices[1]
         assert [n.entry for n in one.neighbors] == [n.entry for n in other.neighbors]
 
 
@@ -58,6 +61,22 @@ def test_a_trace_is_kept_as_json(traced, tmp_path):
     first = content["sequences"][0]["tokens"][0]
     assert {"token", "p", "p_lm", "p_knn", "lmbda", "influence", "neighbors"} <= set(first)
     assert {"snippet", "document", "weight", "distance"} <= set(first["neighbors"][0])
+
+
+def test_a_file_stays_whole_if_the_disk_is_full(traced, tmp_path, monkeypatch):
+    trace = traced[2]
+    trace.save(tmp_path / "t.json")
+    trace.save_html(tmp_path / "t.html")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    for save, name in ((trace.save, "t.json"), (trace.save_html, "t.html")):
+        with pytest.raises(StorageError, match="No space left"):
+            save(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "knn-logits trace"}', "nonsense"])

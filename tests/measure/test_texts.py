@@ -9,9 +9,7 @@ from knn_logits.corpus.documents import Document
 from knn_logits.engine import tokens as text_tokens
 from knn_logits.engine.tokens import special_tokens, token_blocks, tokenize
 from knn_logits.engine.windows import plan, stream
-from knn_logits.measure.text_pass import (
-    Text,
-)
+from knn_logits.measure.text_pass import Text
 
 lengths = st.lists(st.integers(1, 30), max_size=6)
 sizes = st.integers(1, 12).flatmap(lambda one: st.tuples(st.just(one), st.integers(1, one)))
