@@ -83,17 +83,20 @@ class PassageFinder:
         self._results_of: Recent[bytes, tuple[int, ...]] = Recent(_CACHED)
 
     def find(self, texts: Prefixes) -> list[tuple[int, ...]]:
-        """Finds passages at every `every`-th token of each text; the last `kept` results count."""
-        settings = self._settings
-        first = _beginnings(texts)
-        steps = (texts.end - first) // settings.every
-        keys = list(zip(first.tolist(), steps.tolist(), strict=True))
+        """Finds passages at every `every`-th token of each text; the last `kept` results count.
+
+        A shorter text is looked up at its end.
+        """
+        first = _beginnings(texts).tolist()
+        looked = [
+            (begin, self._places(begin, end))
+            for begin, end in zip(first, texts.end.tolist(), strict=True)
+        ]
         queries: dict[tuple[int, int], bytes] = {}
-        for begin, step in dict.fromkeys(keys):
-            for earlier in range(max(1, step - settings.kept + 1), step + 1):
-                end = begin + earlier * settings.every
-                start = max(begin, end - settings.ends - _LONGEST_END)
-                queries[begin, earlier] = texts.tokens[start:end].astype(np.int64).tobytes()
+        for begin, places in dict.fromkeys(looked):
+            for end in places:
+                start = max(begin, end - self._settings.ends - _LONGEST_END)
+                queries[begin, end] = texts.tokens[start:end].astype(np.int64).tobytes()
         results = self._results_of.take(queries.values())
         new = [query for query in dict.fromkeys(queries.values()) if query not in results]
         if new:
@@ -101,12 +104,20 @@ class PassageFinder:
             searched = dict(zip(new, self._searched(ends), strict=True))
             self._results_of.keep(searched)
             results |= searched
-        unions: dict[tuple[int, int], tuple[int, ...]] = {}
-        for begin, step in dict.fromkeys(keys):
-            latest = range(max(1, step - settings.kept + 1), step + 1)
-            union = {passage for earlier in latest for passage in results[queries[begin, earlier]]}
-            unions[begin, step] = tuple(sorted(union))
-        return [unions[key] for key in keys]
+        unions: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        for begin, places in dict.fromkeys(looked):
+            union = {passage for end in places for passage in results[queries[begin, end]]}
+            unions[begin, places] = tuple(sorted(union))
+        return [unions[key] for key in looked]
+
+    def _places(self, begin: int, end: int) -> tuple[int, ...]:
+        every, kept = self._settings.every, self._settings.kept
+        steps = (end - begin) // every
+        if steps:
+            return tuple(
+                begin + every * step for step in range(max(1, steps - kept + 1), steps + 1)
+            )
+        return (end,) if end > begin else ()
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
         """Looks all places of some ends up at once."""
