@@ -55,13 +55,15 @@ def questions() -> list[dict[str, Any]]:
 
 
 def judged(answer: Answer, expected: str | None) -> str:
-    """Whether an answer has the expected text, or only the sentences that perhaps answer do."""
+    """Whether an answer, or a sentence that perhaps answers, has the expected text."""
     if expected is None:
         return "wrong" if answer.answered else "right"
     if expected in answer.text:
         return "right"
-    near = not answer.answered and any(expected in one.sentence for one in answer.passages)
-    return "declined" if near else "wrong"
+    if answer.answered:
+        return "wrong"
+    near = any(expected in one.sentence for one in answer.passages)
+    return "declined" if near else "not found"
 
 
 def show(answer: Answer, expected: str | None, console: Console) -> None:
@@ -115,7 +117,7 @@ def main() -> None:
         show(answer, row["answer"], console)
     console.print(
         f"{marks['right']} of {len(rows)} right; {marks['declined']} declined, with the right "
-        f'sentence under "Perhaps"; {marks["wrong"]} wrong.\n'
+        f'sentence under "Perhaps"; {marks["not found"]} not found; {marks["wrong"]} wrong.\n'
     )
     console.print("Ask what you like:", style="bold")
     command = Path(sys.executable).with_name("knn-logits")
