@@ -15,6 +15,8 @@ from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
 MOST_MEASURED = 40_000
+# A smaller share of the perplexity is no change.
+_LEAST_CHANGE = 0.0005
 _WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 
 
@@ -92,8 +94,11 @@ def measured_html(
         return views.notice(line, kind="worse")
     change = mixed / alone - 1
     verb, kind = ("lowers", "done") if change < 0 else ("raises", "worse")
+    by = f" by {abs(change):.1%}"
+    if abs(change) < _LEAST_CHANGE:
+        verb, kind, by = "does not change", "done", ""
     line = (
-        f"The memory {verb} the perplexity of these {total.tokens:,} tokens by {abs(change):.1%}: "
+        f"The memory {verb} the perplexity of these {total.tokens:,} tokens{by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
     if total.is_held:
