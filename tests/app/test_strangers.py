@@ -126,10 +126,7 @@ def test_what_a_visitor_has_stays_whoever_else_comes(served, monkeypatch):
     url, server = served
     server.visitors.close()
     monkeypatch.setattr("knn_logits_app.visitors.MOST_TEXTS", 2)
-    with (
-        httpx.Client(base_url=url, timeout=PATIENCE) as client,
-        page_open(url, "visitor01"),
-    ):
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client, page_open(url, "visitor01"):
         seen = [built(client, one) for one in ("visitor01", "crowd0001", "crowd0002")]
         assert [NOW in one for one in seen] == [True, True, False]
         assert "oo many visitors" in seen[-1]

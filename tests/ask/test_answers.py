@@ -117,10 +117,7 @@ def test_why_alone_shows_the_section_of_the_last_answer(
     question = "Which acid must I use to descale the kettle every five weeks?"
     first = asked.answer(question)
     assert first.text == "Descale the kettle every five weeks with citric acid."
-    history = [
-        {"role": "user", "content": question},
-        {"role": "assistant", "content": first.text},
-    ]
+    history = [{"role": "user", "content": question}, {"role": "assistant", "content": first.text}]
     section = asked.answer("Why?", history)
     assert section.quoted
     assert section.text == first.passages[0].text

@@ -89,8 +89,7 @@ def test_ten_parts_one_after_another_are_one_build(model, tokenizer, make, conca
 
 # Keys are normalized before an index sees them, so one index shows what another metric does.
 @pytest.mark.parametrize(
-    ("metric", "factory"),
-    [("l2", "IVF4,Flat"), ("l2", "IVF4,PQ8x4"), ("cosine", "IVF8,SQ8")],
+    ("metric", "factory"), [("l2", "IVF4,Flat"), ("l2", "IVF4,PQ8x4"), ("cosine", "IVF8,SQ8")]
 )
 def test_an_index_is_extended_and_not_trained_anew(model, tokenizer, make, factory, metric):
     store = make("s", DOCUMENTS[:15], index=IndexConfig(factory, metric))

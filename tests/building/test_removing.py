@@ -48,8 +48,7 @@ def _small_shards():
 
 
 @pytest.mark.parametrize(
-    ("factory", "metric"),
-    [("exact", "l2"), ("IVF4,PQ4x4", "l2"), ("IVF8,SQ8", "cosine")],
+    ("factory", "metric"), [("exact", "l2"), ("IVF4,PQ4x4", "l2"), ("IVF8,SQ8", "cosine")]
 )
 def test_a_removed_document_is_never_found(tmp_path, factory, metric):
     store = remove_documents(make(tmp_path / "s", factory, metric), [str(n) for n in GONE])

@@ -9,11 +9,7 @@ from handmade import make_store, naive_entries
 
 import knn_logits
 from knn_logits.building import builder, settings_choice
-from knn_logits.building.settings_choice import (
-    part_of_entries,
-    sample_pieces,
-    without_part,
-)
+from knn_logits.building.settings_choice import part_of_entries, sample_pieces, without_part
 from knn_logits.errors import ConfigError
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], list(range(12, 20))]

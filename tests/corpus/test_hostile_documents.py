@@ -172,11 +172,7 @@ def test_a_mail_header_is_read_up_to_a_length(tmp_path, monkeypatch, header):
 
 
 @pytest.mark.parametrize(
-    "unit",
-    [
-        "<h1>W<style>p{}</style></head><body><nav>x</nav>",
-        "<h1><a><table><tr><td>",
-    ],
+    "unit", ["<h1>W<style>p{}</style></head><body><nav>x</nav>", "<h1><a><table><tr><td>"]
 )
 def test_the_time_of_nested_parts_grows_with_their_number(unit):
     def run(number):

@@ -21,10 +21,7 @@ def test_rows_before_the_damage_in_a_gzip_are_documents(tmp_path, damage):
     path = Path(write_lines(tmp_path / "a.jsonl.gz", lines_of(5000)))
     data = path.read_bytes()
     half = len(data) // 2
-    damaged = {
-        "cut": data[:half],
-        "checksum": data[:-8] + b"\0\1\2\3" + data[-4:],
-    }[damage]
+    damaged = {"cut": data[:half], "checksum": data[:-8] + b"\0\1\2\3" + data[-4:]}[damage]
     path.write_bytes(damaged)
     documents, skipped = read(str(path))
     assert len(documents) == 5000 if damage == "checksum" else 1000 < len(documents) < 5000

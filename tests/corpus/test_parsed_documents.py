@@ -120,10 +120,7 @@ def test_html_is_what_a_reader_sees_with_headings_as_places(tmp_path):
         f"Winches\n\nThe crane lifts.\n\nErrors\n\nCafé bold, and italic.\n{WINCH}\n\n- one\n"
         "- two x\n\ncode\tmeaning\nE42\tblocked\n\nif x:\n    y = 1\n\nThe end."
     )
-    assert [place[1:] for place in places_of(document)] == [
-        ("“Winches”", ""),
-        ("“Errors”", "err"),
-    ]
+    assert [place[1:] for place in places_of(document)] == [("“Winches”", ""), ("“Errors”", "err")]
     assert [kind for kind, _ in blocks_of(document)] == [
         *("h1", "p", "h2", "p"),
         *("li", "li", "th", "tr", "pre", "p"),

@@ -10,12 +10,7 @@ from transformers import AddedToken, PreTrainedTokenizerFast
 
 from knn_logits import Block, Document, build_datastore, text_ids
 from knn_logits.engine import tokens as module
-from knn_logits.engine.tokens import (
-    chat_ids,
-    control_ids,
-    token_blocks,
-    tokenize,
-)
+from knn_logits.engine.tokens import chat_ids, control_ids, token_blocks, tokenize
 
 
 def with_special_tokens(tokenizer, template):
@@ -45,8 +40,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(
-    "template",
-    ["<|endoftext|> $A", "$A <|endoftext|>", "<|endoftext|> $A <|endoftext|>", "$A"],
+    "template", ["<|endoftext|> $A", "$A <|endoftext|>", "<|endoftext|> $A <|endoftext|>", "$A"]
 )
 def test_special_tokens_stand_where_the_tokenizer_puts_them(tokenizer, template):
     special = with_special_tokens(tokenizer, template)

@@ -79,10 +79,7 @@ def test_another_text_is_not_contradicted(objections, text):
     ("text", "found"),
     [
         # A few words in a row with a passage: the rest of the sentence is worded otherwise.
-        (
-            "Someone from the office told us to open the winch cover with a cable drum nearby.",
-            [],
-        ),
+        ("Someone from the office told us to open the winch cover with a cable drum nearby.", []),
         (
             "We know from him that now and then the keeper reads the book, and each evening I go.",
             [],

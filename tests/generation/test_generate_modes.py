@@ -69,20 +69,14 @@ def test_guidance_with_a_negative_prompt_of_the_same_length(model, tokenizer, me
 
 
 # What generate() would compile with, "inductor", takes long to compile.
-@pytest.mark.parametrize(
-    "backend",
-    ["eager", pytest.param("inductor", marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_static_cache_compiled(model, tokenizer, memory, store, backend):
     torch._dynamo.reset()
     own = copy.deepcopy(model)
     inputs = encode(tokenizer, PROMPTS[:2])
     compile_config = CompileConfig(mode="default", backend=backend)
     compile_config._compile_all_devices = True
-    settings = {
-        "cache_implementation": "static",
-        "compile_config": compile_config,
-    }
+    settings = {"cache_implementation": "static", "compile_config": compile_config}
     # Compiled once without hooks: a processor attached later must not be passed over.
     own.generate(**inputs, **SETTINGS, do_sample=False, **settings)
     with KNNLogitsProcessor(own, store, k=K, lmbda=LMBDA, temperature=TEMPERATURE) as knn:

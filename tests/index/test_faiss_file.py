@@ -45,8 +45,7 @@ def read(path):
 
 
 @pytest.mark.parametrize(
-    ("factory", "metric"),
-    [("IVF8,PQ4x6", 1), ("IVF8,PQ4x6", 0), ("IVF800,PQ4x6", 1)],
+    ("factory", "metric"), [("IVF8,PQ4x6", 1), ("IVF8,PQ4x6", 0), ("IVF800,PQ4x6", 1)]
 )
 def test_the_same_answers(vectors, tmp_path, factory, metric):
     index = make(vectors, factory, metric)

@@ -34,8 +34,7 @@ def test_a_name_that_may_end_the_process_is_unknown(factory):
 
 
 @pytest.mark.parametrize(
-    ("factory", "centroids"),
-    [("IVF1048576,Flat", 1000), ("IVF4,PQ4x12", 4), ("exact", 1)],
+    ("factory", "centroids"), [("IVF1048576,Flat", 1000), ("IVF4,PQ4x12", 4), ("exact", 1)]
 )
 def test_lists_and_codebooks_that_the_file_does_not_hold_are_not_made(
     factory, centroids, monkeypatch

@@ -74,10 +74,7 @@ def test_whatever_else_is_refused(file, tmp_path, name, protocol):
         {"indices": np.arange(1, 301, dtype=np.int32)},
         {"indices": np.arange(300, dtype=">i4")},
         # Differences of these wrap around: each is at least 0 in int64, and their sum is right.
-        {
-            "indptr": np.array([0, 2**62, -(2**63), -(2**62), 300]),
-            "indices": np.arange(300),
-        },
+        {"indptr": np.array([0, 2**62, -(2**63), -(2**62), 300]), "indices": np.arange(300)},
         {"indptr": np.array([0, 305, 300]), "indices": np.arange(300)},
     ],
 )

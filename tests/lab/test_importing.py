@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS, make_gpt2
-from legacy_files import (
-    faiss_index,
-    knn_transformers,
-    stored_keys,
-    write_index,
-    write_memmap,
-)
+from legacy_files import faiss_index, knn_transformers, stored_keys, write_index, write_memmap
 
 import knn_logits
 from knn_logits import IndexConfig, KNNConfig, WindowConfig

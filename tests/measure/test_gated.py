@@ -22,11 +22,7 @@ class Unsure:
         return 1 - log_p_lm.amax(-1).exp()
 
 
-GATES = {
-    "distance": CURVE,
-    "meta-k": random_meta_k(ks=(1, 2, 4, 8, 16, 24)),
-    "own": Unsure(),
-}
+GATES = {"distance": CURVE, "meta-k": random_meta_k(ks=(1, 2, 4, 8, 16, 24)), "own": Unsure()}
 
 
 def scored(model, tokenizer, store, text, **settings):

@@ -8,11 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from papers import cases, mixture, paper_mixture, paper_votes, paper_weights
 
-from knn_logits.mixture.vote import (
-    Weighing,
-    influences,
-    mix,
-)
+from knn_logits.mixture.vote import Weighing, influences, mix
 
 
 @given(cases())

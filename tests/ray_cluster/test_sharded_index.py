@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from knn_logits import IndexConfig, KNNConfig, WindowConfig, build_index, remove_documents
-from knn_logits.errors import (
-    ConfigError,
-    DamagedError,
-    UnreachableError,
-)
+from knn_logits.errors import ConfigError, DamagedError, UnreachableError
 from knn_logits.index.opening import Indexes
 from knn_logits.ray.searching import ShardedIndex, merged, ranges
 from knn_logits.ray.shard import Shard, cut_lists

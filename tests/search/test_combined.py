@@ -18,10 +18,7 @@ from knn_logits import (
     remove_documents,
 )
 from knn_logits.errors import ConfigError, MismatchError
-from knn_logits.search.combined import (
-    open_retriever,
-    open_stores,
-)
+from knn_logits.search.combined import open_retriever, open_stores
 from knn_logits.search.retriever import Retriever
 
 RANDOM = np.random.default_rng(7)

@@ -9,13 +9,7 @@ from knn_logits.errors import ConfigError, ModelError
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"threads": 100_000},
-        {"threads": 0},
-        {"batch_tokens": "8"},
-        {"batch_tokens": 0},
-        {"k": 2.5},
-    ],
+    [{"threads": 100_000}, {"threads": 0}, {"batch_tokens": "8"}, {"batch_tokens": 0}, {"k": 2.5}],
 )
 def test_of_a_measurement(model, tokenizer, store, settings):
     (name,) = settings

@@ -6,10 +6,7 @@ import pytest
 from folders import contents, names, one_line
 from handmade import make_store, shards_of, write_tokens
 
-from knn_logits.errors import (
-    DatastoreError,
-    MismatchError,
-)
+from knn_logits.errors import DatastoreError, MismatchError
 from knn_logits.store import files, layout
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.job import begin

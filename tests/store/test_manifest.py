@@ -94,8 +94,7 @@ def test_what_is_no_datastore_and_what_is_not_finished(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 10],
+    "data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\0" * 10]
 )
 def test_what_is_not_json(tmp_path, data):
     write(tmp_path, data)

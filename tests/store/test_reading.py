@@ -17,12 +17,7 @@ from knn_logits.errors import DamagedError
 from knn_logits.index.opening import open_index
 from knn_logits.store import datastore as store_module
 from knn_logits.store import files
-from knn_logits.store.files import (
-    array_facts,
-    map_array,
-    read_arrays,
-    regular_file,
-)
+from knn_logits.store.files import array_facts, map_array, read_arrays, regular_file
 
 
 @pytest.fixture

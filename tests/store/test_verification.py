@@ -119,10 +119,7 @@ def test_shards_of_another_length(store):
 # The canary
 
 
-GOOD = {
-    "canary.tokens": np.array([1, 2], np.int32),
-    "canary.keys": np.zeros((2, 4), np.float32),
-}
+GOOD = {"canary.tokens": np.array([1, 2], np.int32), "canary.keys": np.zeros((2, 4), np.float32)}
 
 
 def with_checks(folder, **arrays):
