@@ -305,7 +305,7 @@ def test_a_text_is_compared_with_the_documents(one):
     listed.get_by_role("button", name="bend").click()
     expect(panel.locator("h3")).to_have_text("bend")
     explain(one, "The remedy for E941 is to straighten the left lamp. Nobody knew a better one.")
-    expect(headline).to_contain_text(re.compile(r"The other \d+ stand so in no passage"))
+    expect(headline).to_contain_text("Nothing is known of the rest.")
     explain(one, "My cat sleeps.")
     expect(headline).to_contain_text("Nothing was compared")
 

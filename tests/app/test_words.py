@@ -52,7 +52,10 @@ def test_a_word_beside_a_quoted_passage_is_marked():
     against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
     found = drawn(token(" to", 0.9), against, kind="explain")
     assert found["words"][1][1] == "kl-w kl-not"
-    one = "1 difference in the 1 of 2 words that were compared with a passage."
+    one = (
+        "1 difference in the 1 of 2 words that were compared with a passage. Nothing is known of "
+        "the rest."
+    )
     assert found["headline"] == one
 
 

@@ -40,10 +40,10 @@ const headline = (data, known, same) => {
   }
   if (data.kind === "explain") {
     const compared = words.filter((word) => word.against || word.tokens.every((one) => known.states[one].verbatim)).length;
-    const [different, others] = [differencesOf(known).length, words.length - compared];
+    const different = differencesOf(known).length;
     if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
     return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`,
-      others ? ` The other ${others} stand so in no passage, and may be right or wrong.` : ""];
+      compared < words.length ? " Nothing is known of the rest." : ""];
   }
   const line = changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word";
   return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
