@@ -56,9 +56,12 @@ def regular_file(path: Path) -> os.stat_result:
 
 def open_file(path: Path) -> BufferedReader:
     """Opens a regular file for reading. Opening a pipe would wait for a writer."""
-    if path.exists() and not path.is_file():
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
         raise DamagedError(f"{path} is not a regular file; remove it")
-    return path.open("rb")
+    return open(handle, "rb")  # noqa: PTH123 (it is a number)
 
 
 def hub_repo_of(folder: Path) -> str | None:
