@@ -63,6 +63,7 @@ class Library:
         model: A causal model of transformers, in evaluation mode.
         tokenizer: The tokenizer of the model.
         stores: The datastores by name. The model built each of them.
+        memory: The model with all its datastores. It searches in one thread.
         examples: Prompts that the page offers.
         questions: Questions that the chat offers.
     """
@@ -71,6 +72,7 @@ class Library:
     model: Any
     tokenizer: Any
     stores: Mapping[str, Datastore]
+    memory: Memory
     examples: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     _reopening: Reopening = field(default_factory=Reopening, repr=False)
@@ -118,7 +120,7 @@ class Library:
             for store in opened.values()
             for sentence in sentences(store, tokenizer, 4 // len(opened) or 1)
         )
-        return cls(name, model, tokenizer, opened, examples=examples)
+        return cls(name, model, tokenizer, opened, memory, examples)
 
     @property
     def store(self) -> Datastore:
@@ -129,11 +131,6 @@ class Library:
     def chosen(self) -> list[str]:
         """The datastores that the page chooses at first."""
         return list(self.stores)[:MOST_STORES]
-
-    @cached_property
-    def memory(self) -> Memory:
-        """The model with all its datastores, which `of` has checked. It searches in one thread."""
-        return Memory(self.model, self.stores, threads=1, check=False)
 
     @cached_property
     def reader(self) -> Reader:

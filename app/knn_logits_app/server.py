@@ -71,7 +71,6 @@ def prepare(
     if limits is None:
         context = library.context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
-    assert library.memory.stores  # opens the memory once for all requests
     server = Server(Session(library, limits), Visitors())
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.

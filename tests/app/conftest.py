@@ -53,8 +53,8 @@ def library(tmp_path_factory):
     model = AutoModelForCausalLM.from_pretrained(TINY).eval()
     tokenizer = AutoTokenizer.from_pretrained(TINY)
     folder = tmp_path_factory.mktemp("tiny")
-    stores = {
-        name: build_datastore(
+    stores = [
+        build_datastore(
             model,
             tokenizer,
             read_corpus([str(TINY / f"{name}.jsonl")]),
@@ -66,8 +66,8 @@ def library(tmp_path_factory):
             license="Apache-2.0",
         )
         for name in ("manual", "chronicle")
-    }
-    return OneChosen("small", model, tokenizer, stores, examples=EXAMPLES)
+    ]
+    return OneChosen.of("small", model, tokenizer, stores, EXAMPLES)
 
 
 @pytest.fixture(scope="package")
