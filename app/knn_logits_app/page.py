@@ -95,8 +95,8 @@ def _controls(server: Server) -> Controls:
     stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     own = "decided for each word" if library.memory.gate else "the documents’ own"
     strength = gr.Radio(
-        [(own, page_parts.OWN), ("fixed", page_parts.FIXED)],
-        value=page_parts.OWN,
+        [(own, page_parts.OWN_SETTINGS), ("fixed", page_parts.FIXED_SETTINGS)],
+        value=page_parts.OWN_SETTINGS,
         label="Memory strength (λ)",
         elem_id="strength",
     )

@@ -15,7 +15,7 @@ from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 
 # Who sets the memory's strength: the documents' own settings with their gate, or the visitor.
-OWN, FIXED = "own", "fixed"
+OWN_SETTINGS, FIXED_SETTINGS = "own", "fixed"
 # The labels of settings, and what each does.
 _LABELS = {
     "lmbda": ("Strength of all words (λ)", "0: the model alone. 1: the documents alone."),
@@ -105,7 +105,7 @@ def split(values: Sequence[Any]) -> tuple[Lookup, Sequence[Any]]:
     """Splits the values of a handler, which are those of `Controls.lookup`, followed by others."""
     size = len(SETTINGS) + 2
     (stores, strength, *settings), rest = values[:size], values[size:]
-    fixed = dict(zip(SETTINGS, settings, strict=True)) if strength == FIXED else {}
+    fixed = dict(zip(SETTINGS, settings, strict=True)) if strength == FIXED_SETTINGS else {}
     return lookup_of(stores, fixed), rest
 
 

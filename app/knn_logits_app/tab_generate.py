@@ -106,7 +106,7 @@ def first_answer(server: Server) -> str:
         return ""
     # These are the first values of the page's form.
     values = [
-        library.chosen, page_parts.OWN, *page_parts.values_of(library.store).values(),
+        library.chosen, page_parts.OWN_SETTINGS, *page_parts.values_of(library.store).values(),
         library.examples[0], True,
         min(40, server.session.limits.new_tokens), True, 0, 0,
     ]  # fmt: skip
