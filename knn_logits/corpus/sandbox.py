@@ -38,7 +38,7 @@ _LONGEST_BLOCK = 1 << 20
 _LONGEST_LINE = LONGEST_ROW + (1 << 20)
 _LINES_AHEAD = 8
 # How the answers to a request end, unless the child has to be replaced.
-_LAST = ["end"], ["wrong"], ["refused"]
+_LAST_ANSWERS = ["end"], ["wrong"], ["refused"]
 _BEAT_SECONDS = 0.1
 # Libraries reserve memory for every processor of a machine, which the limit would count.
 _SMALL_PROCESS = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
@@ -86,7 +86,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
                 child.stdin.flush()
             while not finished:
                 answer = self._next_answer()
-                finished = isinstance(answer, list) and answer[:1] in _LAST
+                finished = isinstance(answer, list) and answer[:1] in _LAST_ANSWERS
                 if answer != ["end"]:
                     yield _checked(answer, keys)
         finally:

@@ -41,7 +41,7 @@ class Sentence:
     """A sentence, a list item, a table row or a piece of code."""
 
     text: str  # in one line, code excepted, without the marker of a list
-    # What it has to be read with: its table's header, its list's introduction, a question before it
+    # Text to read with it: its table's header, its list's introduction, or a question before it
     lead: str = ""
 
     @property

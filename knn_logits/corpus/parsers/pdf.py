@@ -65,7 +65,7 @@ def read(stream: Any) -> Iterator[Part]:
 
 
 def _gap(last: Text, kind: str, words: str, *, on_new_page: bool) -> str:
-    """What stands between two blocks: a space where a page begins within a sentence."""
+    """The white space between two blocks: one space if a page begins within a sentence."""
     if not on_new_page:
         return "\n\n" if "h2" in (kind, last.kind) else "\n"
     if last.text.endswith(_ENDS):
