@@ -108,11 +108,13 @@ def packed(sequence: SequenceTrace) -> dict[str, Any]:
         token = replace(token, documents=token.documents[:_MAX_DOCUMENTS])
         plain(token.documents)  # before the passages, whose titles may name a section
         tokens.append({**plain(token), "meaning": token.meaning})
+    shares = {(one.store, one.document): plain(one.share) for one in sequence.documents}
     return {
         **asdict(replace(sequence, tokens=[])),
         "alone": sequence.alone,
+        "share": sum(shares.values()),
         "tokens": tokens,
-        "documents": [list(shown.values()) for _, shown in rows.values()],
+        "documents": [[*shown.values(), shares.get(key, 0)] for key, (_, shown) in rows.items()],
     }
 
 

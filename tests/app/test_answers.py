@@ -54,8 +54,8 @@ def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
     page = drawing(views.frame({"knn": answer(*pieces)}, {}))
     assert words(page).get_attribute("aria-expanded") == "true"
     panel = shown(page, ".kl-panel")
-    assert "55% of the word" in panel
-    assert "-96 is red." not in panel  # the passage is of a store of another name
+    assert "-96 is red." not in panel  # the passage is of a store of another name,
+    assert "No document gave the whole word, only pieces of it." in panel
     same = [token(" K", 0.904, [first], changed=True), pieces[1]]
     same[0].documents[:] = [DocumentShare("manual", "a", "A", None, 0.3)]
     same[1].documents[:] = [DocumentShare("manual", "a", "A", None, 0.8)]

@@ -22,18 +22,23 @@ def test_an_agreed_word_and_an_own_one_have_no_colour():
 
 
 def test_tokens_become_words_with_the_share_of_their_weakest():
-    pieces = [(" K", 1.0), ("-", 0.5), ("96", 0.3), (".", 0.2), (" After", 0.4), ("", 0.35)]
+    pieces = [(" K", 1.0), ("-", 0.5), ("ix", 0.3), (".", 0.2), (" After", 0.4), ("", 0.35)]
     found = drawn(*(token(*one, changed=True) for one in pieces))
     shares = [(text, hint.split(": ")[1][:3]) for text, _, hint in found["words"]]
-    assert shares == [("K-96", "30%"), (".", "20%"), ("After", "35%")]
+    assert shares == [("K-ix", "30%"), (".", "20%"), ("After", "35%")]
     assert found["headline"].startswith("The memory changed 2 of 2 words")
 
 
 def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     """What follows them may be certain anyway, and says nothing against the memory."""
-    found = drawn(token(" K", 0.9, changed=True), token("-96", 0.003, documents=[]))
+    whole, other = (neighbor(word=" K", after=after) for after in ("-96 is red.", "-11 is old."))
+    found = drawn(token(" K", 0.9, [whole], changed=True), token("-96", 0.003, documents=[]))
     assert found["headline"] == "The memory changed 1 of 1 word."
     assert found["words"][0][2] == "brought by the memory: 90% by the memory"
+    # A number that no passage has may be wrong.
+    found = drawn(token(" K", 0.9, [other], changed=True), token("-96", 0.4))
+    assert found["headline"] == "The memory changed no word."
+    assert found["words"][0][1:] == ["kl-w", "no passage has the whole number: 40% by the memory"]
 
 
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():
@@ -57,6 +62,10 @@ def test_a_word_beside_a_quoted_passage_is_marked():
         "the rest."
     )
     assert found["headline"] == one
+
+
+def test_an_answer_that_is_stopped_before_its_first_word_says_so():
+    assert drawn(token(" ", 0.9, changed=True))["headline"] == "No word was written."
 
 
 def test_an_answer_that_grows_has_colours_and_no_sources():

@@ -3,17 +3,19 @@
 const TITLES = { lm: "The model alone", old: "Before", knn: "With its memory (kNN)", text: "The text" };
 
 // Returns the words of a side with their states. A side has few details until it is traced.
-const read = (side) => {
+const read = (side, kind) => {
   const states = side.trace ? side.trace.tokens.map(traced) : side.words.map(([text, share, changed]) =>
     ({ text, share, meaning: share < LEAST ? "own" : changed ? "changed" : "agreed" }));
   const words = wordsOf(states.map((one) => one.text)).map((word) => judged(word, states));
   // A text that continues no prompt begins without a space.
   if (words.length && !side.prompt) words[0].space = "";
-  return { side, states, words, spans: side.trace ? spansOf(words, side.trace) : [] };
+  // Of a text that is explained nothing predicts the first token, which may be the first piece of a word.
+  if (kind === "explain" && words.length && !words[0].space && readable(words[0])) {
+    words[0].text = side.prompt + words[0].text;
+    side = { ...side, prompt: "" };
+  }
+  return { side, states, words, spans: side.trace ? spansOf(words, states) : [] };
 };
-
-// Says of each text of a list whether another list has it too.
-const sharedWords = (texts, others) => texts.map((text) => others.includes(text));
 
 // Groups the words in whose place a passage has others: [{ words, against }].
 const differencesOf = (known) => {
@@ -45,19 +47,17 @@ const headline = (data, known, same) => {
     return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`,
       compared < words.length ? " Nothing is known of the rest." : ""];
   }
+  if (!words.length) return [h("b", {}, "No word was written"), "."];
   const line = changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word";
   return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
 };
 
 const legend = (kind) => {
-  const item = (name, label) => h("li", {}, h("span", { class: `kl-w ${name}` }, label));
-  const shares = [1, 2, 3, 4].map((one) => h("i", { class: `kl-l${one}`, title: LEVELS[4 - one][1] }));
-  return h("div", { class: "kl-legend" }, h("ul", {},
-    h("li", {}, h("span", { class: "kl-scale" }, shares),
-      kind === "explain" ? "the memory would have brought it" : "the memory brought it",
-      h("span", { class: "kl-sr" }, ", darker with its share: ", LEVELS.map((one) => one[1]).join(", "))),
-    item("kl-agreed", "it agreed"), ...(kind === "explain" ? [item("kl-not", "a passage says otherwise")] : []),
-  ), h("span", { class: "kl-hint" }, "Click a word, or press Tab and Enter, to see where it comes from."));
+  const item = (name, label) => h("span", { class: `kl-w ${name}` }, label);
+  const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
+  return h("p", { class: "kl-legend" }, item("kl-l2", brought), "darker: more of it", item("kl-agreed", "it agreed"),
+    kind === "explain" ? item("kl-not", "a passage says otherwise") : null,
+    h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
 const look = (word, same) => {
@@ -70,7 +70,7 @@ const look = (word, same) => {
 };
 const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
-  contradicted: "the memory says otherwise",
+  contradicted: "the memory says otherwise", pieces: "no passage has the whole number",
 };
 const hint = (word) => {
   const less = word.meaning === "own" && word.share >= LEAST;

@@ -2,34 +2,20 @@
 
 const LISTED = 8;
 
-const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : 0);
-
-// Returns the share of each document in words, which is the mean over the words.
-const partsOf = (words, states) => {
-  const parts = new Map();
-  for (const word of words)
-    for (const { number, share } of documentsOf(word, states))
-      parts.set(number, (parts.get(number) ?? 0) + share / words.length);
-  return [...parts].map(([number, share]) => ({ number, share })).sort((one, two) => two.share - one.share);
-};
-
 const documentsAside = (view) => {
-  const { known } = view;
-  // A word of probability 0 has no parts.
-  const readables = known.words.filter((each) => readable(each) && each.tokens.some((at) => known.states[at].p !== 0));
-  const words = readables.length ? readables : known.words;
-  const shown = partsOf(words, known.states).slice(0, LISTED).filter((each, place) => each.share >= (place && 0.005));
-  const memory = mean(words.map((each) => each.share));
-  const others = memory - sum(shown.map((each) => each.share));
+  const { trace } = view.known.side;
+  const shares = trace.documents.map(([,,,, share], number) => ({ number, share }));
+  const shown = shares.sort((one, two) => two.share - one.share).slice(0, LISTED).filter((each, place) => each.share && each.share >= (place && 0.005));
+  const others = trace.share - sum(shown.map((each) => each.share));
   const row = (name, share, attributes = {}) => h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
     h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)), h("span", { class: "kl-track" }, filled(share))));
-  const items = shown.map(({ number, share }) => row(documentOf(known.side.trace, number).name, share, {
+  const items = shown.map(({ number, share }) => row(documentOf(trace, number).name, share, {
     type: "button", "data-document": number, onclick: () => view.readDocument(number, null),
   }));
-  return h("aside", { class: "kl-docs", "aria-label": "Documents" },
-    h("h2", {}, "Documents"),
+  return h("aside", { class: "kl-docs", "aria-label": "Shares of the words" },
+    h("h2", {}, "Where the words come from"),
     h("ol", {}, items, others >= 0.005 ? row("other documents", others) : null,
-      row("the model itself", Math.max(0, 1 - memory), { "data-own": true })));
+      row("the model itself", Math.max(0, 1 - trace.share), { "data-own": true })));
 };
 
 // The page has one drawer. All answers open their documents in it.

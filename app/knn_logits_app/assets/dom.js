@@ -18,13 +18,9 @@ const h = (name, attributes, ...children) => {
 const button = (label, onclick, attributes = {}) =>
   h("button", { type: "button", onclick, ...attributes }, label);
 
-// The least share of each level, and its words in the legend.
-const LEVELS = [[0.75, "75% and more"], [0.5, "50% to 75%"], [0.25, "25% to 50%"], [0.05, "5% to 25%"]];
-const LEAST = 0.05;
-const level = (share) => {
-  const place = LEVELS.findIndex(([least]) => share >= least);
-  return place < 0 ? 0 : 4 - place;
-};
+// The least share of each level of colour.
+const LEVELS = [0.05, 0.25, 0.5, 0.75], LEAST = LEVELS[0];
+const level = (share) => LEVELS.filter((least) => share >= least).length;
 
 const percent = (share) =>
   share > 0 && share < 0.005 ? "under 1%" : `${Math.round(share * 100)}%`;

@@ -26,16 +26,14 @@ const mount = (element, props, trigger, watch) => {
   const words = () => [...out.querySelectorAll(".kl-w[role=button]")];
   const elementOf = (number) => out.querySelector(`.kl-w[data-word="${number}"]`);
 
-  view.spanOf = (word) => view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
-
-  const again = () => press(view.data.kind === "explain" ? "#explain" : "#write");
   // Says that the controls have moved since the answer was written.
   const notice = () => {
     if (!form || !view.data.asked?.values) return null;
     const asked = formOf(view.data.asked.values);
     if (JSON.stringify([form.stores, form.settings]) === JSON.stringify([asked.stores, asked.settings])) return null;
+    const [label, pressed] = view.data.kind === "explain" ? ["Explain again", "#explain"] : ["Write again", "#write"];
     return h("p", { class: "kl-stale", role: "status" }, "These words do not show the settings at the side. ",
-      button(view.data.kind === "explain" ? "Explain again" : "Write again", again, { class: "kl-link" }));
+      button(label, () => press(pressed), { class: "kl-link" }));
   };
 
   // Lists what the text says otherwise than the passages that it quotes.
@@ -43,9 +41,9 @@ const mount = (element, props, trigger, watch) => {
     const found = differencesOf(view.known);
     if (view.data.kind !== "explain" || !found.length) return null;
     return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
-      h("li", {}, "Your text: ", button(mine.map((one) => one.whole).join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
+      h("li", {}, "Your text: ", button(mine.map((one) => one.space + one.text).join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
         " · Source: ", h("b", {}, visible(against.token).trim()),
-        against.document === null ? null : h("span", { class: "kl-hint" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
+        against.document === null ? null : h("span", { class: "kl-share" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
   };
 
   const draw_panel = () => {
@@ -89,7 +87,7 @@ const mount = (element, props, trigger, watch) => {
   };
 
   const draw = (data) => {
-    const known = Object.fromEntries(Object.entries(data.sides).map(([name, side]) => [name, read(side)]));
+    const known = Object.fromEntries(Object.entries(data.sides).map(([name, side]) => [name, read(side, data.kind)]));
     if (data.kind === "without" && view.before) known.old = read(view.before.sides.knn);
     const name = ["knn", "text", "lm"].find((one) => known[one]);
     const main = known[name], other = known.lm ?? known.old;
@@ -98,7 +96,7 @@ const mount = (element, props, trigger, watch) => {
     let same = null, otherSame = null;
     if (other && other !== main && other.side.done && main.side.done) {
       const [texts, mine] = [other, main].map((one) => one.words.map((word) => word.text));
-      [otherSame, same] = [sharedWords(texts, mine), sharedWords(mine, texts)];
+      [otherSame, same] = [texts.map((one) => mine.includes(one)), mine.map((one) => texts.includes(one))];
     }
     if (traced) {
       const asked = linked.kind === data.kind && main.words[linked.word]?.text ? linked.word : null;

@@ -39,7 +39,7 @@ const documentLine = (number, passage, place, view) => {
   const title = h("b", {}, passage?.title ?? document.name);
   const read = () => view.readDocument(number, place);
   return h("div", { class: "kl-doc" },
-    view.reads ? button(title, read, { class: "kl-open", title: place ? "Read the passage" : "Read the document" }) : title,
+    view.reads ? button(title, read, { class: "kl-open", title: "Read the passage" }) : title,
     h("span", { class: "kl-store" }, document.store), link(passage?.uri ?? document.uri));
 };
 
@@ -59,12 +59,19 @@ const objection = (word, view) => {
     document === null ? null : documentLine(document, passage, [entry, length], view), passage && excerpt(passage));
 };
 
+// The passage of a document that has the word, or else one that has a piece of it.
+const shownOf = (word, { number }, { states }) => {
+  const ofIt = (passage) => passage.document === number;
+  const whole = passagesOf(word, states).find(ofIt);
+  if (!whole) return word.decisive.flatMap((one) => states[one].neighbors).find(ofIt);
+  return { ...whole, word: word.whole, after: (whole.word + whole.after).slice(word.whole.length), length: word.tokens.length };
+};
+
 const sourceItem = (word, one, view) => {
   const { trace } = view.known.side;
-  const found = passagesOf(word, trace).find((passage) => passage.document === one.number);
-  const after = found && (found.word + found.after).slice(word.whole.length);
-  return h("li", {}, documentLine(one.number, found, found && [found.entry, word.tokens.length], view),
-    found && excerpt({ before: found.before, word: word.whole, after }),
+  const found = shownOf(word, one, view.known);
+  return h("li", {}, documentLine(one.number, found, [found.entry, found.length ?? 1], view),
+    excerpt(found),
     h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of the word`),
       view.asks ? button("Write without it", () => view.without(documentOf(trace, one.number)),
         { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }) : null));
@@ -73,13 +80,13 @@ const sourceItem = (word, one, view) => {
 const sources = (word, view) => {
   if (!word.against && word.tokens.every((one) => !view.known.states[one].lmbda))
     return h("p", {}, "λ is 0 here, so the memory has no part.");
-  const all = documentsOf(word, view.known.states);
+  const all = word.meaning === "pieces" ? [] : documentsOf(word, view.known.states).filter((one) => shownOf(word, one, view.known));
   // What hardly speaks for a word that a passage contradicts would only stand in that passage's place.
   const shown = all.slice(0, SOURCES).filter((one, place) => one.share >= (word.against ? LEAST : place && 0.01));
   if (!shown.length) {
     if (word.against) return null;
     const some = word.tokens.some((one) => view.known.states[one].documents.size);
-    return h("p", {}, some ? "Its pieces come from different documents. None of them has the whole word."
+    return h("p", {}, some ? "No document gave the whole word, only pieces of it."
       : "No neighbor voted for it: this word is the model’s own.");
   }
   const others = word.share - sum(shown.map((one) => one.share));
@@ -112,7 +119,7 @@ const turning = ({ turns }) => turns?.length ? h("p", { class: "kl-turns" }, tur
 const panelOf = (word, view) => {
   const { trace } = view.known.side;
   const charts = word.tokens.slice(0, CHARTS).filter((one) => view.known.states[one].candidates.length);
-  const span = view.spanOf(word);
+  const span = view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
   const comes = sources(word, view);
   const lmbda = view.known.states[word.tokens[0]].lmbda;
   return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
@@ -120,7 +127,7 @@ const panelOf = (word, view) => {
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
     h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
-      span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.whole).join("").trim()), "”. "] : null,
+      span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
       view.known.side.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
     turning(trace.tokens[word.tokens[0]]),
     h("div", { class: "kl-cols" },

@@ -26,18 +26,18 @@ const wordsOf = (pieces) => {
 };
 
 // Returns a word with its meaning and the neighbors' share. The share is that of its weakest token. Of
-// a word that was changed only those of the memory count: what follows may be certain to the model.
+// a word that was changed only those of the memory count: what follows may be certain to the model. A
+// number that no passage has whole may be wrong, however likely the memory made its pieces.
 const judged = (word, states) => {
   const mine = word.tokens.map((one) => states[one]);
-  const turned = mine.some((one) => one.meaning === "changed");
-  const brought = turned ? word.tokens.filter((one) => states[one].share >= LEAST) : [];
+  const has = (meaning) => mine.some((one) => one.meaning === meaning);
+  const brought = has("changed") ? word.tokens.filter((one) => states[one].share >= LEAST) : [];
   const decisive = brought.length ? brought : word.tokens;
   const share = Math.min(...decisive.map((one) => states[one].share));
-  const meanings = mine.map((one) => one.meaning);
-  let meaning = "own";
-  if (meanings.includes("contradicted")) meaning = "contradicted";
-  else if (meanings.includes("changed")) meaning = "changed";
-  else if (share >= LEAST && meanings.includes("agreed")) meaning = "agreed";
+  let meaning = ["changed", "agreed"].find(has) ?? "own";
+  if (share < LEAST) meaning = "own";
+  else if (/\p{N}/u.test(word.text) && mine[0].neighbors && !passagesOf(word, states).length) meaning = "pieces";
+  if (has("contradicted")) meaning = "contradicted";
   const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
   return { ...word, share, meaning, against, decisive };
 };
@@ -48,27 +48,30 @@ const documentsOf = (word, states) => {
   const mine = word.decisive.map((one) => states[one]);
   return [...mine[0].documents.keys()]
     .filter((number) => mine.every((one) => one.documents.has(number)))
-    .map((number) => ({ number, share: Math.min(word.share,
-      mine.reduce((sum, one) => sum + one.documents.get(number), 0) / mine.length) }))
+    .map((number) => ({ number, share: Math.min(word.share, sum(mine.map((one) => one.documents.get(number))) / mine.length) }))
     .sort((one, two) => two.share - one.share);
 };
 
-// Returns the passages of the trace that contain the word.
-const passagesOf = (word, trace) =>
-  trace.tokens[word.tokens[0]].neighbors.filter((one) => (one.word + one.after).startsWith(word.whole));
+// Returns the passages of the trace that contain the word, each as one of its first token.
+const passagesOf = (word, states) => word.tokens.flatMap((at, place) => {
+  const begun = word.tokens.slice(0, place).map((one) => states[one].text).join("");
+  return states[at].neighbors
+    .filter((one) => one.before.endsWith(begun) && (begun + one.word + one.after).startsWith(word.whole))
+    .map((one) => ({ ...one, before: one.before.slice(0, one.before.length - begun.length), word: begun + one.word, entry: one.entry - place }));
+});
 
 // Finds consecutive words that are consecutive in a document too: [{ words, passage, … }].
-const spansOf = (words, trace) => {
+const spansOf = (words, states) => {
   const shown = (word) => word.meaning === "changed" || word.meaning === "agreed";
   const spans = [];
   for (let first = 0; first < words.length; first += 1) {
     if (!words[first].text || !shown(words[first])) continue;
     let best = null;
-    for (const passage of passagesOf(words[first], trace)) {
+    for (const passage of passagesOf(words[first], states)) {
       let last = first;
       let tokens = words[first].tokens.length;
       for (let next = first + 1; next < words.length; next += 1) {
-        const goesOn = passagesOf(words[next], trace).some((one) =>
+        const goesOn = passagesOf(words[next], states).some((one) =>
           one.document === passage.document && one.entry === passage.entry + tokens);
         if (!goesOn || (words[next].text && !shown(words[next]))) break;
         tokens += words[next].tokens.length;
