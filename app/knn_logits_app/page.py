@@ -131,6 +131,7 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
     known = json.dumps(
         {
             "names": list(SETTINGS),
+            "stores": list(server.session.library.stores),
             "bytes": server.session.limits.text_bytes,
             "files": MOST_FILES,
             "suffixes": list(SUFFIXES),

@@ -333,7 +333,12 @@ def test_an_answer_survives_a_reload(one):
     slide(page, 0.6)
     one.write("The fault that raises E976 is called")
     written = text_of(page).inner_text()
+    one.tab("Evaluate")
+    page.locator("#evaluate-text textarea").fill("The lathe is old.")
+    one.tab("Generate")
     one.open()
+    expect(page.get_by_role("tab", name="Generate")).to_have_attribute("aria-selected", "true")
+    expect(page.locator("#evaluate-text textarea")).to_have_value("The lathe is old.")
     expect(text_of(page)).to_have_text(written)
     expect(page.locator("#prompt textarea")).to_have_value("The fault that raises E976 is called")
     expect(page.locator("#lmbda input[type=number]")).to_have_value("0.6")
@@ -341,6 +346,14 @@ def test_an_answer_survives_a_reload(one):
     expect(page.locator("#answers .kl-stale")).to_have_count(0)
     one.write(FIRST_PROMPT)
     expect(text_of(page)).to_contain_text("adjust the front hose")
+    # A server that was started anew may have other datastores.
+    page.evaluate(
+        "addEventListener('pagehide', () => sessionStorage.setItem('knn-logits page',"
+        " sessionStorage.getItem('knn-logits page').replace('chronicle', 'gone')))"
+    )
+    one.open()
+    expect(page.get_by_label("the documents’ own")).to_be_checked()
+    expect(page.get_by_label("chronicle")).not_to_be_checked()
 
 
 def test_a_link_opens_an_answer_at_its_word(one):

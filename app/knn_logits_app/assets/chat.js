@@ -60,7 +60,7 @@ const replyOf = (frame, tools) => {
     sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.quoted ? "Quoted word for word from:"
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
-    !frame.done || frame.stopped || frame.stores.includes("your text") ? null
+    !frame.done || frame.stopped || frame.stores.includes(MINE) ? null
       : h("p", { class: "kl-took" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),
   ].filter(Boolean);
 };
@@ -236,13 +236,13 @@ const chat = (element, props, trigger, watch) => {
     const pressed = event.target.closest?.("#chat-send, #chat-stop, #chat-new")?.id;
     if (pressed === "chat-send") {
       const question = field().value;
-      if (question.trim()) fill("#chat-question textarea", "");
+      if (question.trim()) fill(field(), "");
       ask(question);
     } else if (pressed === "chat-stop") stop();
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
       // Documents of the visitor stay in use, and so does the line that says it.
-      turns = form.stores.includes("your text") ? turns.filter((one) => one.now).slice(-1) : [];
+      turns = form.stores.includes(MINE) ? turns.filter((one) => one.now).slice(-1) : [];
       keep();
       drawAll();
       field().focus();

@@ -9,7 +9,7 @@ const formOf = ([stores, strength, ...others]) => ({
 let form = null;
 const views = [];
 const controls = (...values) => {
-  form = formOf(values);
+  form = { ...formOf(values), values };
   views.forEach((view) => view.follow());
 };
 
@@ -53,7 +53,10 @@ const mount = (element, props, trigger, watch) => {
     out.querySelector(".kl-again")?.setAttribute("href", linkOf(view)); // which opens the same word
   };
 
-  view.follow = () => view.known?.side.trace && out.querySelector(".kl-notes").replaceChildren(...[notice()].filter(Boolean));
+  view.follow = () => {
+    out.querySelector(":scope > .kl-error")?.remove(); // other settings may be right
+    out.querySelector(".kl-notes")?.replaceChildren(...[view.known.side.trace && notice()].filter(Boolean));
+  };
 
   const open = (number) => {
     const was = view.opened;
@@ -141,7 +144,7 @@ const mount = (element, props, trigger, watch) => {
     if (data.kind === "write") view.before = null;
     const begins = view.data && view.data.asked !== undefined && out.dataset.done !== "false";
     draw(data);
-    if (begins && narrow()) out.scrollIntoView({ block: "start" });
+    if (begins && matchMedia("(max-width: 760px)").matches) out.scrollIntoView({ block: "start" });
     if (writes && isNew && out.dataset.done === "true") keepAs(LAST, answer);
   };
 

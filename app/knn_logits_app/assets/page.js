@@ -1,13 +1,11 @@
 // Handles the page around the answers: the settings on a phone, files, and limits.
 
-const narrow = () => matchMedia("(max-width: 760px)").matches;
 // Whether the sources of a word are a sheet at the lower edge, and not a column (answer.css).
 // An answer that was saved as a page has no such sheet.
 const sheets = () => matchMedia("(max-width: 1100px)").matches && Boolean(document.querySelector(".gradio-container"));
 
 // Sets the text of a field as if it were typed.
-const fill = (selector, text) => {
-  const field = document.querySelector(selector);
+const fill = (field, text) => {
   Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(field, text);
   field.dispatchEvent(new Event("input", { bubbles: true }));
 };
@@ -74,8 +72,8 @@ document.addEventListener("beforeinput", (event) => {
   const added = data ?? dataTransfer?.getData("text/plain") ?? "";
   const length = target.value.length - (target.selectionEnd - target.selectionStart) + added.length;
   const long = length > target.maxLength;
-  complain(target.closest("[id]:not(textarea)"), long && `This would be ${length.toLocaleString("en")} characters, `
-    + `but the limit is ${target.maxLength.toLocaleString("en")}: shorten it.`);
+  complain(target.closest("#chat-line") ?? target.closest("[id]:not(textarea)"), long && `This would be `
+    + `${length.toLocaleString("en")} characters, but the limit is ${target.maxLength.toLocaleString("en")}: shorten it. The box keeps its text.`);
   if (long) event.preventDefault();
 }, true);
 
@@ -90,12 +88,6 @@ const refusalOf = (files) => {
 };
 // The browser's field behind the button "Attach". Files that are dropped are put into it.
 const ATTACH = "[data-testid=Attach-upload-button]";
-const attach = (files) => {
-  const field = document.querySelector(ATTACH), given = new DataTransfer();
-  [...files].forEach((file) => given.items.add(file));
-  field.files = given.files;
-  field.dispatchEvent(new Event("change", { bubbles: true }));
-};
 document.addEventListener("change", (event) => {
   if (!event.target.matches?.(ATTACH) || !event.target.files.length) return;
   const line = refusalOf([...event.target.files]);
@@ -111,7 +103,10 @@ for (const kind of ["dragover", "drop"])
   document.addEventListener(kind, (event) => {
     if (!event.target.closest?.("#tab-chat") || !event.dataTransfer.types.includes("Files")) return;
     event.preventDefault();
-    if (kind === "drop") attach(event.dataTransfer.files);
+    if (kind !== "drop") return;
+    const field = document.querySelector(ATTACH);
+    field.files = event.dataTransfer.files;
+    field.dispatchEvent(new Event("change", { bubbles: true }));
   });
 
 // In a narrow window Back closes a sheet, and does not leave the page: an entry of the browser's history

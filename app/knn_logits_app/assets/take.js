@@ -1,7 +1,7 @@
 // Lets a visitor share answers as links, and keeps the last one.
 
-// { names: of the settings in a form, bytes, files, suffixes: of uploads }
-let server = { names: [], bytes: Infinity, files: Infinity, suffixes: [] };
+// { names: of the settings in a form, stores: of all visitors, bytes, files, suffixes: of uploads }
+let server = { names: [], stores: [], bytes: Infinity, files: Infinity, suffixes: [] };
 
 // The request in the page's address: to write ("q"), to explain or to ask. Its word is opened once
 // its answer is finished.
@@ -14,20 +14,25 @@ const given = (name, now) => {
 };
 // The browser's tab keeps the last whole answer, so that a reload does not lose it. The server keeps none.
 const LAST = "knn-logits answer";
+// The name of a visitor's own datastore.
+const MINE = "your text";
 const keptLast = () => (address.get("q") ? null : sessionStorage.getItem(LAST));
-// Returns the values of the form that the kept answer had. A visitor's own text is gone with the page.
-const asBefore = (now) => {
-  const values = JSON.parse(keptLast() ?? "{}").asked?.values;
-  if (!values) return now;
-  const size = server.names.length + 2;
-  return [values[size], ...(values[0].includes("your text") ? now.slice(1) : values.slice(0, size))];
-};
+// It also keeps the tab of the page that is open, what was typed, and the settings.
+const PAGE = "knn-logits page";
+const boxes = () => [...document.querySelectorAll(".kl-tab textarea")];
+const keepPage = () => keepAs(PAGE, JSON.stringify({ values: form?.values, texts: boxes().map((one) => one.value),
+  tab: document.querySelector("[role=tab][aria-selected=true]").id }));
+const keptPage = () => JSON.parse(sessionStorage.getItem(PAGE) ?? '{ "texts": [] }');
 
 // Returns the values of the form that the address asks for: prompt, datastores, strength, settings.
 const fromLink = (...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
-  if (!linked.kind) return asBefore(now);
+  if (!linked.kind) {
+    const { values } = keptPage();
+    // A visitor's own text is gone with the page, and a server that was started anew may have others.
+    return values?.[0].every((one) => server.stores.includes(one)) ? [now[0], ...values] : now;
+  }
   if (prompt) linked.kind = "write";
   linked.run = true;
   linked.word = given("word", null);
@@ -35,7 +40,14 @@ const fromLink = (...now) => {
   const strength = server.names.some((name) => address.has(name)) ? "fixed" : "own";
   return [prompt || now[0], asked.length ? asked : now[1], strength, ...server.names.map((name, place) => given(name, now[place + 3]))];
 };
+// Does what the address asks for, or else shows the page as it was left.
 const runLink = () => {
+  const { tab, texts } = keptPage();
+  addEventListener("pagehide", keepPage);
+  if (!linked.kind) {
+    document.getElementById(tab)?.click();
+    texts.forEach((text, place) => fill(boxes()[place], text));
+  }
   if (!linked.run) return;
   linked.run = false;
   if (linked.kind === "ask") {
@@ -46,13 +58,10 @@ const runLink = () => {
     document.querySelector("#write").click();
   } else {
     document.getElementById("open-explain").click();
-    fill("#explain-text textarea", address.get("explain"));
+    fill(document.querySelector("#explain-text textarea"), address.get("explain"));
     press("#explain");
   }
 };
-// For others than the visitor there is no document of the visitor.
-const linkable = ({ kind, asked }) => !asked.values?.[0].includes("your text")
-  && ["write", "explain"].includes(kind);
 const addressWith = (parameters) => `${location.origin}${location.pathname}?${new URLSearchParams(parameters)}`;
 const linkOf = (view) => {
   const { kind, asked } = view.data;
@@ -64,7 +73,9 @@ const linkOf = (view) => {
   return addressWith(parameters);
 };
 
-// A link that makes an answer again; null for one that nobody else could open.
+// A link that makes an answer again; null for one that nobody else could open, as of a visitor's own text.
 const LINK = { class: "kl-link kl-again", target: "_blank" };
-const linkTool = (view) => (view.known.side.trace && linkable(view.data)
-  ? h("a", { href: linkOf(view), ...LINK }, "Link to this answer") : null);
+const linkTool = (view) => {
+  const { kind, asked } = view.data, can = view.known.side.trace && ["write", "explain"].includes(kind) && !asked.values[0].includes(MINE);
+  return can ? h("a", { href: linkOf(view), ...LINK }, "Link to this answer") : null;
+};
