@@ -118,12 +118,18 @@ def _packed(answer: Answer) -> dict[str, Any]:
 
 def _parts(answer: Answer) -> list[list[Any]]:
     """An answer's text in parts, each with the number of the passage that has its words."""
-    if not answer.tokens:
-        return [[answer.text, None]]
-    parts = [
+    parts: list[list[Any]] = [
         ["".join(token.token for token in group), source]
         for source, group in groupby(answer.tokens, lambda token: token.source)
     ]
+    if not answer.tokens:
+        rest = answer.text
+        for number, row in enumerate(answer.passages):
+            before, sentence, after = rest.partition(row.sentence)
+            if sentence:
+                parts += [[before, None], [sentence, number]]
+                rest = after
+        parts.append([rest, None])
     return [[text, source] for text, source in parts if text]
 
 

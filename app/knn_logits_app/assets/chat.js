@@ -1,7 +1,7 @@
 // The chat: questions in turns, their answers, and the passages behind each answer. The browser's tab
 // keeps the conversation, so that a reload does not lose it. The server keeps none.
 
-const KEPT_AS = "knn-logits chat";
+const KEPT_AS = "knn-logits conversation";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
 const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {} };
 const asked = () => theChat.asked();
@@ -28,17 +28,16 @@ const nearest = ({ text }) => {
     h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(toAWord(sentence.trim(), MOST_NEAREST)))];
 };
 
-// The words of an answer. Of a written one those that stand in a passage are underlined.
-const saidIn = (frame) => {
-  if (frame.quoted) {
-    return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", rendered(frame.text), "”");
-  }
+// The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
+const saidIn = (frame, read) => {
   const words = frame.parts.map(([text, source], place) => {
-    const bare = text.trimStart();
-    const space = place ? text.slice(0, text.length - bare.length) : "";
-    return source === null ? space + bare
-      : [space, h("span", { class: "kl-says", "data-passage": source }, bare)];
+    const bare = text.trimStart(), space = place ? text.slice(0, text.length - bare.length) : "";
+    // Words that are selected shall be copied. In an element with a tabindex nobody could select the first.
+    const onclick = () => getSelection().isCollapsed && read(frame.passages[source]);
+    return [space, source === null ? rendered(bare)
+      : h("span", { class: "kl-says", title: "Read it in the document", onclick }, rendered(bare))];
   });
+  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", words, "”");
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 
@@ -53,7 +52,7 @@ const replyOf = (frame, tools) => {
   const missing = frame.answered === false;
   return [
     ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]
-      : [frame.text ? saidIn(frame) : null],
+      : [frame.text ? saidIn(frame, tools.read) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
@@ -61,7 +60,7 @@ const replyOf = (frame, tools) => {
       : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null
-      : h("p", { class: "kl-took" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),
+      : h("p", { class: "kl-from" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),
   ].filter(Boolean);
 };
 
@@ -78,12 +77,12 @@ const chat = (element, props, trigger, watch) => {
   let waiting = 0; // requests that the server has not ended
   let next = []; // questions of a link that are asked after this one
   let building = false; // whether documents of the visitor are read
-  let mine = false; // whether the visitor has documents of their own
+  let mine = null; // the visitor's own documents: { name, line, gone: the name of those before }
   let held = false; // whether the visitor has scrolled since the last question
 
   const field = () => document.querySelector("#chat-question textarea");
   const running = () => turns.find((one) => !one.frame?.done);
-  const keep = () => keepAs(KEPT_AS, JSON.stringify(turns.slice(-MOST_TURNS)));
+  const keep = () => keepAs(KEPT_AS, JSON.stringify({ turns: turns.slice(-MOST_TURNS), mine }));
   const end = (turn, stopped) => {
     turn.frame = { text: "", parts: [], passages: [], stores: [], ...turn.frame, done: true, stopped };
   };
@@ -97,16 +96,20 @@ const chat = (element, props, trigger, watch) => {
     const last = build.childNodes.length ? build : log.lastElementChild;
     if (!held && last) reveal(last);
   };
+  const chosen = () => (form?.stores ?? []).map((one) => (one === MINE ? mine?.name : one)).sort().join(", ");
+  // Says what is asked from here on, where that is not what was asked before.
+  const divide = (of) => {
+    if (log.lastElementChild?.matches(".kl-divider")) log.lastElementChild.remove();
+    const before = log.lastElementChild?.dataset.of;
+    if (!of || of === (before ?? (mine ? null : of))) return;
+    const line = of === mine?.name ? ` (${mine.line})${mine.gone ? `, in place of ${mine.gone}` : ""}` : "";
+    log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${of}`), line));
+  };
   const draw = (turn) => {
-    if (turn.now !== undefined) {
-      const before = turns.slice(0, turns.indexOf(turn)).findLast((one) => one.now !== undefined);
-      const gone = before ? `, in place of ${before.now}` : "";
-      log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${turn.now}`), ` (${turn.line})${gone}`));
-      return;
-    }
     if (!places.has(turn)) {
       const reply = h("div", { class: "kl-reply" });
-      log.append(h("li", {}, h("h3", { class: "kl-sr" }, "Question"), h("p", { class: "kl-question", dir: "auto" }, turn.question),
+      divide(turn.of);
+      log.append(h("li", { "data-of": turn.of }, h("h3", { class: "kl-sr" }, "Question"), h("p", { class: "kl-question", dir: "auto" }, turn.question),
         h("h3", { class: "kl-sr" }, "Answer"), reply));
       places.set(turn, reply);
     }
@@ -134,12 +137,15 @@ const chat = (element, props, trigger, watch) => {
     begin();
   };
 
-  // What can be asked, before anything was.
+  // Says what is asked now, and what can be asked before anything was.
   const begin = () => {
-    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length));
+    const own = form?.stores.includes(MINE);
+    if (form?.stores.length) complain(document.getElementById("chat-line"), null);
+    divide(chosen());
+    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || own));
     start.replaceChildren(...(turns.length ? [] : [
       h("p", {}, "Ask about the documents. The answer is a sentence of theirs, with its place."),
-      ...questions.map((one) => button(one, () => ask(one), { class: "kl-chip" })),
+      ...(own ? [] : questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))),
     ]));
   };
 
@@ -147,18 +153,20 @@ const chat = (element, props, trigger, watch) => {
     .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
 
   const ask = (question) => {
-    if (!question.trim()) {
+    const none = question.trim() && !form.stores.length;
+    complain(document.getElementById("chat-line"), none && "Choose at least one of the documents.");
+    if (!question.trim() || none) {
       field().focus();
       return;
     }
+    if (question === field().value) fill(field(), "");
     const before = running();
     if (before) {
       end(before, "another question was asked");
       draw(before);
     }
     const said = history();
-    // A divider has no number.
-    const turn = { turn: Math.max(0, ...turns.map((one) => one.turn ?? 0)) + 1, question, frame: null };
+    const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, of: chosen(), question, frame: null };
     turns.push(turn);
     next = [];
     begin();
@@ -189,10 +197,8 @@ const chat = (element, props, trigger, watch) => {
   const showBuild = ({ attached, now, done }) => {
     building = !done;
     if (now) {
-      mine = true;
-      turns.push({ now, line: attached, frame: { done: true } });
+      mine = { name: now, line: attached, gone: mine?.name };
       keep();
-      draw(turns.at(-1));
       begin();
       field().focus();
     }
@@ -234,15 +240,13 @@ const chat = (element, props, trigger, watch) => {
   };
   document.addEventListener("click", (event) => {
     const pressed = event.target.closest?.("#chat-send, #chat-stop, #chat-new")?.id;
-    if (pressed === "chat-send") {
-      const question = field().value;
-      if (question.trim()) fill(field(), "");
-      ask(question);
-    } else if (pressed === "chat-stop") stop();
+    if (pressed === "chat-send") ask(field().value);
+    else if (pressed === "chat-stop") stop();
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
-      // Documents of the visitor stay in use, and so does the line that says it.
-      turns = form.stores.includes(MINE) ? turns.filter((one) => one.now).slice(-1) : [];
+      turns = [];
+      if (mine) mine.gone = null;
+      if (!building) Object.assign(build, { className: "kl-looking", textContent: "" });
       keep();
       drawAll();
       field().focus();
@@ -252,16 +256,16 @@ const chat = (element, props, trigger, watch) => {
   // A page that is loaded again has lost the visitor's documents, so the browser asks before.
   addEventListener("beforeunload", (event) => mine && event.preventDefault());
 
+  let lost = null;
   try {
-    turns = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? "[]");
+    ({ turns, mine: lost } = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? '{ "turns": [] }'));
   } catch {
     turns = [];
   }
-  const all = turns.length;
-  turns = turns.filter((one) => one.now === undefined); // documents of one's own end with the page
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
   drawAll();
   keep();
-  if (turns.length < all) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
+  if (lost) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
   watch("value", show);
+  views.push({ follow: begin });
 };

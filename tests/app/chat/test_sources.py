@@ -130,5 +130,18 @@ def test_a_source_in_a_pdf_of_ones_own_names_its_page(chat, tmp_path):
     drawer = chat.page.get_by_role("dialog")
     expect(drawer.locator(".kl-places")).to_contain_text("page 2, place 1 of 1")
     chat.page.keyboard.press("Escape")
+    # A click on the sentence leads there as well, but not who selects it from its first word on.
+    said, mouse = reply.locator(".kl-says"), chat.page.mouse
+    box = said.bounding_box()
+    mouse.move(box["x"] + 1, box["y"] + 8)
+    mouse.down()
+    mouse.move(box["x"] + 120, box["y"] + 8, steps=4)
+    mouse.up()
+    assert chat.page.evaluate("String(getSelection())").startswith("The kiln")
+    expect(drawer).to_have_count(0)
+    chat.page.evaluate("getSelection().removeAllRanges()")
+    said.click()
+    expect(drawer.locator("mark")).to_have_text("The kiln of Harrow reaches 1280 degrees.")
+    chat.page.keyboard.press("Escape")
     # Nobody else could open an answer of one's own text.
     expect(reply.locator(".kl-again")).to_have_count(0)
