@@ -49,13 +49,18 @@ class Reader:
 
     def check_text(self, text: str, limits: Limits) -> None:
         """Checks a text that exists already. It is read in windows, so it may be long."""
-        tokens, most = self._ids(text).shape[1], WINDOWS * limits.prompt_tokens
+        tokens, most = self.tokens_of(text), WINDOWS * limits.prompt_tokens
         if tokens > most:
             raise LimitError(
                 f"the text has {tokens:,} tokens, but the limit is {most:,}: shorten it"
             )
+
+    def tokens_of(self, text: str) -> int:
+        """Counts the tokens of a text. Without a second one nothing in it is predicted."""
+        tokens = self._ids(text).shape[1]
         if tokens < 2:
-            raise RequestError("The text is too short to explain: enter at least two words.")
+            raise RequestError("The text is too short: enter at least two words.")
+        return tokens
 
     def _ids(self, text: str) -> Tensor:
         ids = text_ids(self._tokenizer, text)

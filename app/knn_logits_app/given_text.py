@@ -86,6 +86,7 @@ def measured_html(
 ) -> str:
     """Measures a text, and says as HTML what the memory does to its perplexity."""
     library, text = session.library, text_of(text, most=MOST_MEASURED)
+    library.reader.tokens_of(text)
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
     total = evaluate(library.model, library.tokenizer, memory, [text], progress=deadline.watch())
     alone, mixed = total.perplexity.lm, total.perplexity.interpolated

@@ -73,10 +73,17 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     page.get_by_label("Your question").fill("When does the keeper count the seals?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-reply").last).to_contain_text("first Sunday of May.")
+    # What is asked now is said before the next question, too.
+    page.get_by_label("manual").check()
+    expect(dividers.last).to_have_text("Now asking: manual, seals.txt")
+    expect(dividers).to_have_count(3)
+    page.get_by_label("manual").uncheck()
+    expect(dividers).to_have_count(2)
     # They stay in use in a new chat, which says so.
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("#chat .kl-reply")).to_have_count(0)
     expect(dividers).to_have_text(re.compile("^Now asking: seals.txt [^,]*, [^,]*$"))
+    expect(page.locator("#chat .kl-start")).to_have_text(re.compile("^Ask about the documents"))
     # A page that is loaded again has lost them, and the browser asks before.
     (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
     assert folder.exists()
@@ -118,6 +125,7 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     page.locator("#prompt textarea").focus()
     page.keyboard.insert_text("word " * 5_000)
     expect(page.locator("#prompt-wrong")).to_contain_text("25,000 characters, but the limit is 20,")
+    expect(page.locator("#prompt-wrong")).to_contain_text("The box keeps its text.")
     expect(page.locator("#prompt textarea")).to_have_value("")
     page.keyboard.insert_text("word")
     expect(page.locator("#prompt-wrong")).to_have_count(0)
@@ -125,9 +133,14 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
         ("Generate", "#prompt", "#write", "#answers", "word " * 600, "shorten it"),
         ("Explain", "#explain-text", "#explain", "#explained", "x", "too short"),
         ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "", "empty"),
+        ("Evaluate", "#evaluate-text", "#evaluate", "#evaluated", "x", "too short"),
     ):
         one.tab(tab)
         page.locator(f"{place} textarea").fill(text)
         page.locator(button).click()
         expect(page.locator(f"{output} .kl-error")).to_contain_text(line)
+    # A refusal does not hold for other settings.
+    one.tab("Generate")
+    page.get_by_label("chronicle").check()
+    expect(page.locator("#answers .kl-error")).to_have_count(0)
     assert "Traceback" not in page.content()
