@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
@@ -60,15 +61,16 @@ def build_evaluate(server: Server, controls: Controls) -> None:
     )
     output = page_parts.place(content="${value}", elem_id="evaluated")
 
-    def on_evaluate(request: gr.Request, *values: Any) -> str:
+    def on_evaluate(request: gr.Request, *values: Any) -> Iterator[str]:
+        yield ""  # the browser would not draw the same line again that it has removed
         try:
             lookup, (text,) = page_parts.split(values)
             visitor = request.session_hash
             private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
             with server.visitors.running(visitor, deadline, "evaluate"):
-                return measured_html(server.session, text, lookup, deadline, private)
+                yield measured_html(server.session, text, lookup, deadline, private)
         except Exception as error:
-            return views.notice(friendly(error), kind="error")
+            yield views.notice(friendly(error), kind="error")
 
     button.click(on_evaluate, [*controls.lookup, text], [output], **_WAITING)
 

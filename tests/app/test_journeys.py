@@ -320,7 +320,16 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
         "opposite the front filter."
     )
     page.locator("#evaluate").click()
-    expect(page.locator("#evaluated")).to_contain_text("lowers the perplexity")
+    line, manual = page.locator("#evaluated .kl-notice"), page.get_by_label("manual")
+    expect(line).to_contain_text("lowers the perplexity")
+    # It goes with its settings, and the same line comes again.
+    for _ in range(2):
+        manual.uncheck()
+        expect(line).to_have_count(0)
+        page.locator("#evaluate").click()
+        expect(line).to_have_text("Choose at least one of the documents.")
+        manual.check()
+        expect(line).to_have_count(0)
     page.locator("#side summary").click()
     for store in library.stores.values():
         line = re.compile(rf"{len(store):,} entries, .*Apache-2.0")
