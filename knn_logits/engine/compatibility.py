@@ -218,7 +218,7 @@ def check_model(
         store.folder,
         theirs.dtype,
         mine.dtype,
-        advice if same_engine else "",
+        advice if same_engine and mine.dtype != theirs.dtype else "",
     )
 
 
