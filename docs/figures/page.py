@@ -121,7 +121,7 @@ def ask(page: Any, question: str) -> None:
     page.get_by_placeholder("Ask about the documents").fill(question)
     page.keyboard.press("Enter")
     page.locator(".kl-log li").last.get_by_text(question, exact=True).wait_for()
-    page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-took")
+    page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-again")
 
 
 def chat(page: Any, path: Path) -> None:
