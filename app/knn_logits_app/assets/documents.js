@@ -5,7 +5,8 @@ const LISTED = 8;
 const documentsAside = (view) => {
   const { trace } = view.known.side;
   const shares = trace.documents.map(([,,,, share], number) => ({ number, share }));
-  const shown = shares.sort((one, two) => two.share - one.share).slice(0, LISTED).filter((each, place) => each.share && each.share >= (place && 0.005));
+  shares.sort((one, two) => two.share - one.share);
+  const shown = shares.slice(0, LISTED).filter((each, place) => each.share && each.share >= (place && 0.005));
   const others = trace.share - sum(shown.map((each) => each.share));
   const row = (name, share, attributes = {}) => h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
     h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)), h("span", { class: "kl-track" }, filled(share))));

@@ -76,6 +76,7 @@ const linkOf = (view) => {
 // A link that makes an answer again; null for one that nobody else could open, as of a visitor's own text.
 const LINK = { class: "kl-link kl-again", target: "_blank" };
 const linkTool = (view) => {
-  const { kind, asked } = view.data, can = view.known.side.trace && ["write", "explain"].includes(kind) && !asked.values[0].includes(MINE);
+  const { kind, asked } = view.data;
+  const can = view.known.side.trace && ["write", "explain"].includes(kind) && !asked.values[0].includes(MINE);
   return can ? h("a", { href: linkOf(view), ...LINK }, "Link to this answer") : null;
 };

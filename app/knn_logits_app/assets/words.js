@@ -57,7 +57,8 @@ const passagesOf = (word, states) => word.tokens.flatMap((at, place) => {
   const begun = word.tokens.slice(0, place).map((one) => states[one].text).join("");
   return states[at].neighbors
     .filter((one) => one.before.endsWith(begun) && (begun + one.word + one.after).startsWith(word.whole))
-    .map((one) => ({ ...one, before: one.before.slice(0, one.before.length - begun.length), word: begun + one.word, entry: one.entry - place }));
+    .map((one) => ({ ...one, before: one.before.slice(0, one.before.length - begun.length),
+      word: begun + one.word, entry: one.entry - place }));
 });
 
 // Finds consecutive words that are consecutive in a document too: [{ words, passage, … }].
