@@ -131,6 +131,7 @@ def test_a_source_in_a_pdf_of_ones_own_names_its_page(chat, tmp_path):
     expect(drawer.locator(".kl-places")).to_contain_text("page 2, place 1 of 1")
     chat.page.keyboard.press("Escape")
     # A click on the sentence leads there as well, but not who selects it from its first word on.
+    expect(drawer).to_have_count(0)
     said, mouse = reply.locator(".kl-says"), chat.page.mouse
     box = said.bounding_box()
     mouse.move(box["x"] + 1, box["y"] + 8)
