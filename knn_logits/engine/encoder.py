@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,12 @@ _FOLDERS = tuple(
     str(place / "all-MiniLM-L6-v2")
     for place in (Path(sys.prefix) / "share" / "knn-logits", cache_folder())
 )
-_BATCH, _MAX_TOKENS = 32, 256
+_BATCH, _COMPARED_AT_ONCE, _MAX_TOKENS = 32, 4, 256
 # Sharpness of the soft minimum, where 0 gives the mean. Chosen on XQuAD, CLAP NQ and NQ-open: see
 # docs/research/answers.md.
 _SHARPNESS = 4.0
+# What is subtracted from the cosines of tokens that only say what a text is about; of padding.
+_LOWERED, _NEVER = 0.1, 2.0
 # Sentences without a common subject: their mean cosine is where the encoder's scale begins.
 _UNRELATED = (
     "The ferry leaves the harbor at six in the morning.",
@@ -104,34 +106,43 @@ class Encoder:
         Some encoders read a text after other words if its kind is "query".
         """
         vectors = np.zeros((len(texts), self.dim), np.float32)
-        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-        for start in range(0, len(order), _BATCH):
-            rows = order[start : start + _BATCH]
-            states, mask = self._states([texts[row] for row in rows], kind)
+        for rows in _batches(texts, _BATCH):
+            states, mask, _ = self._states([texts[row] for row in rows], kind)
             weights = mask[:, :, None].to(states.dtype)
             mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
             vectors[rows] = normalize(states[:, 0] if self._by_first else mean).cpu().numpy()
         return vectors
 
     @torch.no_grad()
-    def late_interaction(self, texts: Sequence[str], question: str) -> tuple[Array, Array]:
+    def late_interaction(
+        self, texts: Sequence[str], question: str, before: Sequence[tuple[int, int]] | None = None
+    ) -> tuple[Array, Array]:
         """Compares texts with a question token by token: 0 like unrelated sentences, 1 at most.
 
         For each of the question's tokens the largest cosine with a token of a text is taken:
         Khattab and Zaharia (2020), "ColBERT", equation 3. A text about something related lacks a
         few of the tokens, which their soft minimum, -1/b ln mean(exp(-b cosine)), shows more than
         their mean. Returns the soft minima and the means, float32 [texts] each.
+
+        `before` names the characters of each text that only say what the rest is about, from the
+        first to the one after the last: cosines with their tokens are lowered.
         """
-        asked, counted = self._states([question], "query", special=False)
-        found = _interaction(*self._states(texts, "document"), asked[0, counted[0]])
+        asked, counted, _ = self._states([question], "query", special=False)
+        found: Array = np.zeros((2, len(texts)), np.float32)
+        for rows in _batches(texts, _COMPARED_AT_ONCE):
+            states, mask, ends = self._states([texts[row] for row in rows], "document")
+            spans = torch.tensor([before[row] if before else (0, 0) for row in rows]).to(ends)
+            context = (ends > spans[:, :1]) & (ends <= spans[:, 1:])
+            lowered = _LOWERED * context + _NEVER * ~mask
+            found[:, rows] = _interaction(states, lowered, asked[0, counted[0]])
         _, unrelated = self._unrelated
         low, mean = (found - unrelated) / (1.0 - unrelated)
         return low, mean
 
     def _states(
         self, texts: Sequence[str], kind: str, *, special: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """The states of tokens, [texts, tokens, dim], and which count, bool [texts, tokens]."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The states of tokens, [texts, tokens, dim], which count, and where they end in texts."""
         prompt = (self._prompts.get("prompts") or {}).get(kind) or ""
         with self._lock:  # padding is a state of the tokenizer
             inputs = self._tokenizer(
@@ -140,10 +151,13 @@ class Encoder:
                 truncation=True,
                 max_length=_MAX_TOKENS,
                 return_special_tokens_mask=True,
+                return_offsets_mapping=True,
                 return_tensors="pt",
             ).to(self._device)
         marks, mask = inputs.pop("special_tokens_mask"), inputs["attention_mask"].bool()
-        return self._model(**inputs).last_hidden_state, mask if special else mask & (marks == 0)
+        ends = inputs.pop("offset_mapping")[:, :, 1] - len(prompt)
+        counted = mask if special else mask & (marks == 0)
+        return self._model(**inputs).last_hidden_state, counted, ends
 
     def similarities(self, vectors: Array, query: Array) -> Array:
         """Compares vectors [texts, dim] with that of a question: 0 like unrelated sentences.
@@ -160,17 +174,23 @@ class Encoder:
         others = ~np.eye(len(_UNRELATED), dtype=bool)
         vectors = self.encode(_UNRELATED)
         with torch.no_grad():
-            asked, counted = self._states(_UNRELATED, "query", special=False)
-            states = self._states(_UNRELATED, "document")
-            rows = zip(asked, counted, strict=True)
-            found = np.stack([_interaction(*states, one[count]) for one, count in rows], axis=1)
+            asked, counted, _ = self._states(_UNRELATED, "query", special=False)
+            states, mask, _ = self._states(_UNRELATED, "document")
+            rows = [one[count] for one, count in zip(asked, counted, strict=True)]
+            found = np.stack([_interaction(states, _NEVER * ~mask, one) for one in rows], axis=1)
         return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
 
 
-def _interaction(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
-    """The soft minima and means of the tokens' [tokens, dim] largest cosines, [2, texts]."""
+def _batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
+    """The numbers of texts in batches of about the same length, which need little padding."""
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    return (order[start : start + size] for start in range(0, len(order), size))
+
+
+def _interaction(states: Tensor, lowered: Tensor, asked: Tensor) -> Array:
+    """The soft minima and means of the largest cosines, each lowered by its token, [2, texts]."""
     cosines = normalize(states, dim=-1) @ normalize(asked, dim=-1).T
-    largest = cosines.masked_fill(~mask[:, :, None], -1.0).amax(1)
+    largest = (cosines - lowered[:, :, None]).amax(1)
     low = (-_SHARPNESS * largest).exp().mean(-1).log() / -_SHARPNESS
     found: Array = torch.stack([low, largest.mean(-1)]).cpu().numpy()
     return found

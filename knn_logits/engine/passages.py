@@ -23,8 +23,9 @@ from knn_logits.store.datastore import Datastore
 # Number of tokens to which a passage grows block by block. A longer block is a passage of its own,
 # and is cut at the ends of sentences beyond the second number.
 PASSAGE_TOKENS, MAX_TOKENS = 160, 320
-# A longer sentence is cut between two words, a longer block of code between two lines.
-MAX_CHARACTERS = 800
+# A longer sentence is cut between two words, a longer block of code between two lines. A shorter
+# list or code is quoted with the sentence that introduces it.
+MAX_CHARACTERS, _MAX_INTRODUCED = 800, 600
 QUESTION_MARKS = ("?", "\uff1f", "\u061f")
 _SENTENCE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
 # sentencex takes the square of a text's length, so that a longer block is cut between two words.
@@ -43,6 +44,7 @@ class Sentence:
     text: str  # in one line, code excepted, without the marker of a list
     # Text to read with it: its table's header, its list's introduction, or a question before it
     lead: str = ""
+    before: str = ""  # the sentence before it in its paragraph, if it has no lead
 
     @property
     def whole(self) -> str:
@@ -82,6 +84,28 @@ class Passage:
     def below(self, sentence: Sentence) -> str:
         """A sentence below title and headings."""
         return f"{self.above}\n{sentence.whole}" if self.above else sentence.whole
+
+    def in_context(self, sentence: Sentence) -> tuple[str, tuple[int, int]]:
+        """A sentence as in `below`, after the one before it, and where that one stands."""
+        text = self.below(sentence)
+        at = len(text) - len(sentence.text)
+        return f"{text[:at]}{sentence.before} {text[at:]}", (at, at + len(sentence.before))
+
+    def completed(self, sentence: Sentence, quote: str) -> str:
+        """A quote below its list's introduction or its table's header, or above what it introduces.
+
+        The quote ends with the sentence.
+        """
+        *_, lead = ["", *cut_sentences(sentence.lead, "p", self.language)]
+        # Rows of a file of records name their columns.
+        if lead and not _ENDS.search(lead) and not quote.startswith("- "):
+            first, last = sentence_span(self.text, lead) or (0, 0)
+            return f"{self.text[first:last] or lead}\n{quote}"
+        place = sentence_span(self.text, quote) if quote.endswith(":") else None
+        block = self.text[place[1] :].rstrip() if place else ""
+        if len(block) > _MAX_INTRODUCED:
+            block = block[:_MAX_INTRODUCED].rpartition("\n")[0]
+        return f"{quote}{block}"
 
 
 def sentence_span(text: str, sentence: str) -> tuple[int, int] | None:
@@ -128,12 +152,15 @@ def _passages(
             if block.kind == "th" and any(row.lead == number for row in following):
                 continue
             own = "" if block.lead is None else " ".join(texts[block.lead].split())
+            before = ""
             for text in cut_sentences(texts[number], block.kind, language):
                 if text.endswith(QUESTION_MARKS):
                     lead = text
                 else:
-                    sentences.append(Sentence(text, lead or own))
+                    near = not (lead or own) and len(before) + len(text) < MAX_CHARACTERS
+                    sentences.append(Sentence(text, lead or own, before if near else ""))
                     lead = ""
+                before = text
         last = blocks[end - 1]
         above = last.headings if last.kind not in HEADINGS else (*last.headings, end - 1)
         first = record.first + blocks[begin].start
