@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 # Number of sentences that are found for a question. Where none answers: the maximum number of
 # passages that are shown, and their minimum similarity.
 _FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.2
-# Maximum number of characters of a list or code that is quoted with the sentence before it.
-_MAX_COMPLETED = 600
 
 
 class Asking:
@@ -135,8 +133,8 @@ class Asking:
             words = "write" if self._reads else "quote"
         if answers and words == "quote":
             best = found[0]
-            text = best.passage.text if again else _completed(best.passage.text, best.sentence.text)
-            shown = replace(self._shown(best.passage, best.sentence.text), read=True)
+            text = best.passage.text if again else best.passage.completed(best.sentence, best.quote)
+            shown = replace(self._shown(best.passage, best.quote), read=True)
             return Answer(question, text, answered=True, quoted=True, passages=[shown])
         return self._written(question, found if answers else [], history, settings)
 
@@ -287,17 +285,6 @@ class Asking:
         texts = token_texts(self.tokenizer, ids)
         first, _ = sentence_span("".join(texts), sentence) or (0, 0)
         return sum(end <= first for end in accumulate(map(len, texts)))
-
-
-def _completed(passage: str, sentence: str) -> str:
-    """A sentence that ends with a colon, with the list or the code that it introduces."""
-    place = sentence_span(passage, sentence) if sentence.endswith(":") else None
-    if place is None:
-        return sentence
-    block = passage[place[1] :].rstrip()
-    if len(block) > _MAX_COMPLETED:
-        block = block[:_MAX_COMPLETED].rpartition("\n")[0]
-    return f"{sentence}{block}" if block.strip() else sentence
 
 
 def _joined(parts: Sequence[Answer]) -> Answer:

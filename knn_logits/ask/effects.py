@@ -32,19 +32,10 @@ def log_prob(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
 def sources_of_words(
     words: Sequence[str], question: str, passages: Sequence[str], ranking: Ranking
 ) -> list[int | None]:
-    """Names for each word of an answer the passage that says it.
+    """The number of the passage that says it, for each word of an answer; None where none has it.
 
     Among the passages that have the word, the rule takes the passage that shares most with its
     sentence and the question, by idf. `docs/research/evidence.md` has measurements.
-
-    Args:
-        words: The answer's words.
-        question: The question.
-        passages: The passages' texts.
-        ranking: Knows how rare a word is.
-
-    Returns:
-        The number of a passage for each word; None where no passage has it.
     """
     holds = [set(ranking.content_words(text)) for text in passages]
     sentences: list[list[str]] = [[]]

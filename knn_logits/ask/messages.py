@@ -81,16 +81,9 @@ def reading_of(passage: Passage) -> str:
 def chat_prompt(
     tokenizer: Any, question: str, passages: Sequence[str], history: Sequence[Message] = ()
 ) -> list[int]:
-    """Cuts a question with the passages that are read into tokens.
+    """The ids of a question after the messages before it and the passages to read.
 
-    Args:
-        tokenizer: The model's tokenizer. Without a chat template the text is continued.
-        question: The question.
-        passages: The texts to read, in the order in which they stand.
-        history: The messages before, each with a `role` and a `content`.
-
-    Returns:
-        The ids.
+    Without a chat template the text is continued.
     """
     asked = [*passages, f"{_TASK}\n{question}"] if passages else [question]
     text = "\n\n".join(asked)
@@ -110,11 +103,8 @@ def fitting(
 ) -> tuple[list[int], list[Passage], list[Message]]:
     """Leaves out what the model has no room for: old messages first, then the last passages.
 
-    Returns:
-        The ids of the prompt, and the passages and messages in it.
-
-    Raises:
-        ConfigError: when the question alone is too long.
+    Returns the ids of the prompt, and the passages and messages in it. A question that is too long
+    raises `ConfigError`.
     """
     read, said = list(passages), list(history)
 

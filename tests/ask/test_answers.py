@@ -179,6 +179,13 @@ The tank is empty.
 | HK-12 | 14 crowns | red |
 | HK-30 | 23 crowns | green |
 
+## Cups
+
+It is light. The kettle fills:
+
+- a pot of coffee
+- two cups of tea
+
 ## Reset
 
 To reset the kettle, run:
@@ -196,7 +203,12 @@ def handbook(tmp_path_factory):
 
 def test_rows_items_headings_and_code_are_read_as_what_they_are(asking, build, handbook, tmp_path):
     asked = asking(build(list(knn_logits.read_corpus([str(handbook)])), tmp_path / "s"))
-    assert "23 crowns" in asked.answer("What is the price of filter HK-30?").text
+    row = asked.answer("What is the price of filter HK-30?").text
+    assert row.splitlines()[0] == "| filter | price | color |"
+    assert row.endswith("\n| HK-30 | 23 crowns | green |")
+    item = asked.answer("How many cups of tea are there?")
+    assert item.text == "The kettle fills:\ntwo cups of tea"
+    assert item.passages[0].sentence == "two cups of tea"
     assert asked.answer("Why is the blue lamp blinking?").text == "The tank is empty."
     assert "heron --reset now" in asked.answer("How do I reset the kettle?").text
     assert asked.answer("Which spoon of citric acid?").text == "Add one spoon of citric acid."

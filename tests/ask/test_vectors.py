@@ -146,28 +146,55 @@ def test_late_interaction_takes_soft_minimum_and_mean_of_the_largest_cosines(tin
         return sum(a * b for a, b in zip(one, other, strict=True))
 
     texts, question = ["abc", "a long decline of peaks", "p"], "a cab in a pond"
+    spans = [(0, 0), (2, 6), (0, 0)]  # "long" only says what the rest is about
     soft, mean = [], []
-    for text in texts:  # one at a time, so that none has padding
-        largest = [max(cosine(one, other) for other in states(text)) for one in states(question)]
+    for text, (first, last) in zip(texts, spans, strict=True):  # one at a time: without padding
+        lowered = [0.1 * (first <= place < last) for place in range(len(text))]
+        largest = [
+            max(
+                cosine(one, other) - less for other, less in zip(states(text), lowered, strict=True)
+            )
+            for one in states(question)
+        ]
         mean.append(sum(largest) / len(largest))
         soft.append(-math.log(sum(math.exp(-4 * one) for one in largest) / len(largest)) / 4)
     encoder = Encoder(tiny_encoder)
-    for expected, got in zip((soft, mean), encoder.late_interaction(texts, question), strict=True):
+    compared = encoder.late_interaction(texts, question, spans)
+    for expected, got in zip((soft, mean), compared, strict=True):
         # The mean of unrelated sentences is `unrelated`, which counts as 0.
         unrelated = (expected[0] - got[0]) / (1 - got[0])
         assert got == pytest.approx((np.array(expected) - unrelated) / (1 - unrelated), abs=1e-4)
+    assert encoder.late_interaction(texts, question)[1][1] > compared[1][1] + 1e-3
     for got in encoder.late_interaction([question], question):
         assert got == pytest.approx(1.0)
 
 
+def closest_to(monkeypatch, closeness):
+    """Replaces the encoder's comparison of a text by a function of it."""
+    monkeypatch.setattr(
+        Encoder,
+        "late_interaction",
+        lambda self, texts, question, before=None: np.array([[*map(closeness, texts)]] * 2),
+    )
+
+
 def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenizer, monkeypatch):
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
-    for first in (FIRST[1], "It is red."):
-        monkeypatch.setattr(
-            Encoder,
-            "late_interaction",
-            lambda self, texts, question, first=first: np.array(
-                [[9.0 * (first in text) for text in texts]] * 2
-            ),
-        )
+    for first in (FIRST[1], "The crane lifts crates."):
+        closest_to(monkeypatch, lambda text, first=first: 9.0 * (text == first))
         assert asking.find("What lifts crates?")[0].sentence.text == first
+
+
+def test_a_sentence_that_needs_the_one_before_it_is_read_and_quoted_with_it(
+    encoded, model, tokenizer, monkeypatch
+):
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
+    question = "Which color has the crane?"
+    for gain, text in ((0.1, FIRST[0]), (0.01, "It is red.")):
+        values = {"It is red.": 5.0, FIRST[0]: 5.0 + gain}
+        closest_to(monkeypatch, lambda text, values=values: values.get(text, 0.0))
+        answer = asking.answer(question)
+        assert answer.text == answer.passages[0].sentence == text
+        found = asking.find(question)[0]
+        assert found.sentence.text == "It is red."
+        assert found.closeness.lowest == pytest.approx(5.02 + gain)
