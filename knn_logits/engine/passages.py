@@ -96,9 +96,10 @@ class Passage:
 
         The quote ends with the sentence.
         """
+        if quote.startswith("- "):  # a row of a file of records, which names its columns
+            return quote.removeprefix("- ")
         *_, lead = ["", *cut_sentences(sentence.lead, "p", self.language)]
-        # Rows of a file of records name their columns.
-        if lead and not _ENDS.search(lead) and not quote.startswith("- "):
+        if lead and not _ENDS.search(lead):
             first, last = sentence_span(self.text, lead) or (0, 0)
             return f"{self.text[first:last] or lead}\n{quote}"
         place = sentence_span(self.text, quote) if quote.endswith(":") else None

@@ -249,6 +249,10 @@ def test_documents_with_questions_and_answers_in_rows_are_asked(run, model_folde
     done = run("ask", model_folder, str(file), "When does the canteen open?")
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == "At noon, but not on Sundays."
+    table = tmp_path / "prices.csv"
+    table.write_text("filter,price\nHK-12,14 crowns\nHK-30,23 crowns\n")
+    done = run("ask", model_folder, str(table), "What is the price of filter HK-30?")
+    assert done.out.splitlines()[0] == "filter: HK-30; price: 23 crowns"
 
 
 @pytest.mark.instruct
