@@ -28,6 +28,9 @@ _MORE = 8
 # With few candidates, selecting from all of them costs less than a heap of k neighbors.
 _CANDIDATES_PER_K, _LEAST_RANGED_K = 4, 128
 _LARGEST_RANGE = 1 << 24
+# With fewer queries for each inverted list, decoding its codes costs more than it saves. With more
+# than one thread FAISS is faster, since it shares the queries among them.
+_QUERIES_PER_LIST = 24
 
 
 def faiss_module() -> Any:
@@ -198,10 +201,15 @@ class FaissIndex:
             queries = queries.masked_fill(~finite, math.nan)
         array, k, rows = np.ascontiguousarray(queries.numpy()), min(k, self.size), len(queries)
         candidates = self.raw.nprobe * self.size / self._filled if self._can_range else math.inf
-        few = candidates <= _CANDIDATES_PER_K * k and rows * candidates < _LARGEST_RANGE
-        with openmp_threads(self.threads or (1 if rows < _ROWS_FOR_THREADS else None)):
-            if k >= _LEAST_RANGED_K and few:
-                return self._search_range(array, k)
+        few = rows < _ROWS_FOR_THREADS
+        threads = self.threads or (1 if few else self._faiss.omp_get_max_threads())
+        with openmp_threads(threads):
+            if rows * candidates < _LARGEST_RANGE:
+                product = threads == 1 and type(self.raw) is self._faiss.IndexIVFPQ
+                if product and rows * self.raw.nprobe > _QUERIES_PER_LIST * self._filled:
+                    return self._search_lists(array, k)
+                if k >= _LEAST_RANGED_K and candidates <= _CANDIDATES_PER_K * k:
+                    return self._search_range(array, k)
             return self._search_heap(array, k)
 
     def _search_heap(self, queries: Array, k: int, more: int = _MORE) -> tuple[Tensor, Tensor]:
@@ -233,29 +241,63 @@ class FaissIndex:
     def _search_range(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
         """The k nearest of all visited keys without a heap: half the time for a large k."""
         everything = as_distance(-3.0e38, self.metric)
-        limits, distances, neighbor_ids = self.raw.range_search(queries, everything)
-        bounds = limits.tolist()
-        counts = [last - first for first, last in itertools.pairwise(bounds)]
-        width = min(k, max(counts))
-        nearness = np.empty((len(queries), width), np.float32)
-        ids = np.empty((len(queries), width), np.int64)
-        scores = as_distance(distances, self.metric)
-        for row, (first, count) in enumerate(zip(bounds, counts, strict=False)):
-            last = first + count
-            if count > width:
-                part = scores[first:last]
-                nearest = np.argpartition(part, count - width)[count - width :]
-                if np.count_nonzero(part >= part[nearest].min()) > width:
-                    nearest = np.lexsort((neighbor_ids[first:last], -part))[:width]
-                nearest += first
-                np.take(scores, nearest, out=nearness[row], mode="clip")
-                np.take(neighbor_ids, nearest, out=ids[row], mode="clip")
-            else:
-                nearness[row, :count] = scores[first:last]
-                nearness[row, count:] = -np.inf
-                ids[row, :count] = neighbor_ids[first:last]
-                ids[row, count:] = -1
-        return torch.from_numpy(nearness), torch.from_numpy(ids)
+        limits, distances, ids = self.raw.range_search(queries, everything)
+        parts = np.split(ids, limits[1:-1].astype(np.int64))
+        return nearest_in_ranges(limits, as_distance(distances, self.metric), parts, k)
+
+    def _search_lists(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
+        """Compares each list's decoded keys with all queries that visit it, by one product."""
+        index, faiss, comparison = self.raw, self._faiss, self._comparison
+        centroids = faiss.vector_to_array(faiss.downcast_index(index.quantizer).codes)
+        centroids = centroids.view(np.float32).reshape(-1, self.dim)
+        lists = index.quantizer.search(queries, index.nprobe)[1]
+        if comparison.centered:
+            mean = centroids.mean(axis=0)
+            queries, centroids = queries - mean, centroids - mean
+        # The last is the size of list -1, which queries with NaN visit.
+        sizes = np.append(list_sizes(index), 0)
+        ends = sizes[lists].cumsum().reshape(lists.shape)
+        starts, limits = (ends - sizes[lists]).ravel(), np.append(0, ends[:, -1])
+        nearness = np.empty(limits[-1], np.float32)
+        ids: dict[int, Array] = {}
+        order = lists.argsort(axis=None, kind="stable")
+        numbers, firsts = np.unique(lists.ravel()[order], return_index=True)
+        for number, visits in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            size = int(sizes[number])
+            if not size:
+                continue
+            codes = faiss.rev_swig_ptr(index.invlists.get_codes(number), size * index.code_size)
+            keys = torch.from_numpy(index.pq.decode(codes.reshape(size, -1)))
+            keys += torch.from_numpy(centroids[number])
+            visitors = torch.from_numpy(queries[visits // lists.shape[1]])
+            places = starts[visits][:, None] + np.arange(size)
+            scores = comparison.scores(visitors, keys, comparison.norms(keys))
+            nearness[places] = comparison.of_scores(scores, visitors).numpy()
+            ids[number] = faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
+        none = np.empty(0, np.int64)
+        # A table of all ids would take twice the memory of `nearness`, and the time to clear it.
+        parts = (np.concatenate([ids.get(one, none) for one in row]) for row in lists.tolist())
+        return nearest_in_ranges(limits, nearness, parts, k)
+
+
+def nearest_in_ranges(
+    limits: Array, scores: Array, ids_of_rows: Iterable[Array], k: int
+) -> tuple[Tensor, Tensor]:
+    """The k nearest of each query's range of candidates, as `Index.search` returns them."""
+    width = min(k, int(np.diff(limits).max()))
+    nearness = np.full((len(limits) - 1, width), -np.inf, np.float32)
+    ids = np.full(nearness.shape, -1, np.int64)
+    bounds = itertools.pairwise(limits.tolist())
+    for row, ((first, last), part_ids) in enumerate(zip(bounds, ids_of_rows, strict=True)):
+        part = scores[first:last]
+        if len(part) > width:
+            nearest = np.flatnonzero(part >= np.partition(part, -width)[-width])
+            if len(nearest) > width:
+                nearest = nearest[np.lexsort((part_ids[nearest], -part[nearest]))[:width]]
+            part, part_ids = part[nearest], part_ids[nearest]
+        nearness[row, : len(part)] = part
+        ids[row, : len(part)] = part_ids
+    return torch.from_numpy(nearness), torch.from_numpy(ids)
 
 
 def build_faiss(

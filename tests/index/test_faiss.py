@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from distances import by_distance
@@ -125,6 +126,33 @@ def test_both_ways_of_searching_find_the_same(factory, metric, nprobe):
         assert_padded(*heap, metric)
         assert ranged[0].shape[1] <= heap[0].shape[1] <= k
         assert rows_of(*ranged) == rows_of(*heap)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("factory", ["IVF16,PQ4", "IVF64,PQ4x4"])
+@pytest.mark.parametrize("nprobe", [1, 5, 16])
+@pytest.mark.parametrize("clustered", [False, True])
+def test_many_queries_find_list_by_list_what_each_finds_alone(factory, metric, nprobe, clustered):
+    """With clustered keys some lists are empty, and each key is there four times."""
+    keys = vectors(25, seed=3).repeat(24, 1) + (not clustered) * vectors(600)
+    keys += 20.0 + 0.01 * vectors(150, seed=2).repeat(4, 1)
+    index = build_faiss(factory, DIM, metric, keys.numpy(), [keys.numpy()], threads=1)
+    index.remove(np.arange(0, 600, 7))
+    index.nprobe = nprobe
+    queries = 20.0 + vectors(1000, seed=1)
+    queries[3, 2], queries[5, 1] = float("nan"), float("inf")
+    for k in (1, 10, 150, 600):
+        distances, ids = by_distance(index, queries, k)
+        assert_padded(distances, ids, metric)
+        alone = [by_distance(index, part, k) for part in queries[:20].split(1)]
+        for found, expected in zip(rows_of(distances, ids), alone, strict=False):
+            found, expected = dict(found), dict(rows_of(*expected)[0])
+            assert len(found) == len(expected)
+            # Rounding decides between keys of different lists that are as near as the last.
+            for one in found.keys() | expected.keys():
+                last = max(expected.values()) if metric == "l2" else min(expected.values())
+                pair = found.get(one, last), expected.get(one, last)
+                assert pair[0] == pytest.approx(pair[1], rel=1e-5, abs=1e-3)
 
 
 @pytest.mark.parametrize("rows", [1, 31, 32, 100])
