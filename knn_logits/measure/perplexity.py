@@ -41,8 +41,8 @@ from knn_logits.settings.registry import changed_settings
 
 logger = logging.getLogger(__name__)
 
-# The most queries of one search. With k 1024 their neighbors take 20 MB.
-_QUERIES_AT_ONCE = 1024
+# The most queries of one search. With k 1024 their neighbors take 40 MB.
+_QUERIES_AT_ONCE = 2048
 # The steps after which neighbors of RetoMaton are passed on. With 4 windows and 2048 columns they
 # take 40 MB.
 _STEPS_AT_ONCE = 256
