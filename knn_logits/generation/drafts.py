@@ -30,7 +30,7 @@ from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
 
 # The most tokens of a draft.
-MAX_DRAFT = 24
+MAX_DRAFT = 48
 # A draft ends where the chance that all its tokens are accepted falls below this.
 _LEAST_CHANCE = 0.35
 # The rate below which a source is asked once in a number of steps only, to see whether it has

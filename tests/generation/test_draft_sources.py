@@ -46,7 +46,9 @@ def test_the_memory_drafts_what_follows_in_its_passages(model, tokenizer, store,
     assert torch.is_tensor(output)
 
 
-@pytest.mark.parametrize(("matched", "room", "length"), [(12, 24, 12), (12, 3, 3), (0, 24, 0)])
+@pytest.mark.parametrize(
+    ("matched", "room", "length"), [(12, 24, 12), (12, 3, 3), (0, 24, 0), (60, 60, 48)]
+)
 def test_a_draft_has_room_and_is_as_long_as_what_the_text_shares(
     model, tokenizer, store, matched, room, length
 ):
