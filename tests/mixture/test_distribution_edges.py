@@ -20,7 +20,7 @@ from papers import (
     same_bits,
 )
 
-from knn_logits.mixture.vote import Weighing, influences, mix
+from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, influences, mix
 
 
 @given(cases(forbidden=True))
@@ -43,6 +43,27 @@ def test_forbidden_tokens_stay_forbidden_and_their_vote_goes_to_the_others(case)
         np.testing.assert_allclose(found[row].exp().numpy(), expected, rtol=5e-4, atol=1e-6)
         if all(one < 0 for one in allowed):
             assert same_bits(found[row], log_p_lm[row])
+
+
+@given(cases(forbidden=True), st.floats(-50, 50))
+def test_scores_of_any_scale_become_those_of_the_mixture(case, scale):
+    metric, neighbors, log_p_lm, temperature, lmbda = case
+    expected = mixture(neighbors, log_p_lm, metric, temperature, lmbda)
+    weights = Weighing(temperature).log_weights(neighbors)
+    votes = drop_impossible(weights, neighbors.values, log_p_lm)
+    for share in (lmbda, torch.full((neighbors.rows,), lmbda)):
+        # A replayed step has the mixture already.
+        for known in (None, expected):
+            scores = log_p_lm + scale
+            found = Vote(neighbors, votes, share, log_p_lm, known).mixed_into(scores)
+            assert found is scores
+            torch.testing.assert_close(
+                found.log_softmax(-1).exp(), expected.exp(), rtol=1e-3, atol=1e-5
+            )
+            assert (found[log_p_lm == -INF] == -INF).all()
+            if lmbda < 1.0 and known is None:
+                voted = torch.zeros_like(scores).scatter_(-1, neighbors.values, 1.0) > 0.0
+                assert torch.equal(found[~voted], (log_p_lm + scale)[~voted])
 
 
 def test_a_vote_of_vanishing_weight_counts_once_all_others_are_forbidden():
