@@ -203,6 +203,7 @@ def _drawn_places(store: Datastore, random: np.random.Generator) -> Iterator[tup
 class GateTokens(Ballots):
     """The ballots at tokens of texts, and these tokens, to fit or judge an `AdaptiveGate` on."""
 
+    p: Tensor  # float32 [tokens, 3, 3], the probability of each favorite by each of the three
     target: Tensor  # int64 [tokens], the token that follows
     p_target: Tensor  # float32 [tokens, 3], its probability by model, neighbors and match
     kind: Tensor  # int64 [tokens], CORPUS, PASSAGE or OWN_TEXT
@@ -227,18 +228,21 @@ def _tokens_of(
     text: Tensor,
 ) -> GateTokens:
     """Reads what was found for some tokens; `log_p_lm` is [tokens, vocabulary]."""
-    ballots = vars(Ballots.of(neighbors, log_weights, log_p_lm))
+    ballots = Ballots.of(neighbors, log_weights, log_p_lm)
     target = target.to(log_p_lm.device)
     match = neighbors.occurrences[0]
+    asked = torch.cat([ballots.tokens, target[:, None]], dim=-1)
     log_p = [
-        log_p_lm.gather(-1, target[:, None])[:, 0],
-        log_p_knn_of(log_weights, neighbors.values, target),
-        log_p_knn_of(match.log_weights, match.values, target),
+        log_p_lm.gather(-1, asked),
+        log_p_knn_of(log_weights, neighbors.values, asked),
+        log_p_knn_of(match.log_weights, match.values, asked),
     ]
+    p = torch.stack(log_p, dim=-1).exp().cpu()
     return GateTokens(
-        **{name: values.cpu() for name, values in ballots.items()},
+        **{name: values.cpu() for name, values in vars(ballots).items()},
+        p=p[:, :3],
         target=target.cpu(),
-        p_target=torch.stack(log_p, dim=-1).exp().cpu(),
+        p_target=p[:, 3],
         kind=torch.full((len(target),), kind),
         text=text,
     )

@@ -26,7 +26,7 @@ from knn_logits.evidence.records import DocumentShare, Rival, SequenceTrace, Tok
 from knn_logits.evidence.trace import Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
-from knn_logits.mixture.vote import Vote
+from knn_logits.mixture.vote import Vote, largest
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import whole_number
 
@@ -140,7 +140,7 @@ class _Reading:
 
     def _add(self, begin: int, vote: Vote, log_p_lm: Tensor) -> None:
         candidates = vote.candidates(self._candidates) if self._candidates else None
-        best, likeliest = (values.tolist() for values in vote.log_p_lm.max(dim=-1))
+        best, likeliest = (values.tolist() for values in largest(vote.log_p_lm))
         neighbors, weights = vote.neighbors.to("cpu"), vote.log_weights.cpu()
         ids = np.array(self._ids)
         chosen_ids = torch.tensor(self._ids[begin : begin + len(weights)])

@@ -12,7 +12,7 @@ from torch import Tensor
 from knn_logits.engine.hooks import Course
 from knn_logits.errors import TraceError
 from knn_logits.locks import new_lock
-from knn_logits.mixture.vote import Candidates, Vote
+from knn_logits.mixture.vote import Candidates, Vote, largest
 from knn_logits.search.neighbors import Neighbors
 
 # The most generations that stay recorded, and their most bytes.
@@ -177,7 +177,7 @@ class Recorder:
             lmbda=vote.lmbda,
             log_p_lm=vote.log_p_lm,
             going_on=going_on,
-            likeliest=vote.log_p_lm.max(dim=-1),
+            likeliest=largest(vote.log_p_lm),
             candidates=vote.candidates(self._candidates) if self._candidates else None,
         )
         with recording.lock:

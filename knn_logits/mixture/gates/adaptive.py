@@ -30,11 +30,11 @@ from knn_logits.locks import Copies
 from knn_logits.metrics import Metric, check_metric
 from knn_logits.mixture.gates.gate import MOST_BY_NETWORK, FittedGate, Network
 from knn_logits.mixture.vote import (
-    NO_WEIGHT,
     Weighing,
     any_vote,
     drop_impossible,
     joint_vote,
+    largest,
     log_p_knn_of,
 )
 from knn_logits.search.matches import Matches
@@ -67,7 +67,6 @@ class Ballots:
 
     features: Tensor  # float32 [rows, features], in the order of FEATURES
     tokens: Tensor  # int64 [rows, 3], the favorites of the model, the neighbors and the match
-    p: Tensor  # float32 [rows, 3, 3], the probability of each favorite by each of the three
     found: Tensor  # bool [rows, 2], whether there are neighbors, and whether there is a match
 
     @classmethod
@@ -77,17 +76,15 @@ class Ballots:
         The weights are log w_i, [rows, k].
         """
         part = neighbors.occurrences[0]
-        votes = [(log_weights, neighbors.values), (part.log_weights, part.values)]
-        best_lm, by_lm = log_p_lm.max(dim=-1)
-        (p_knn, by_knn), (p_match, by_match) = (_favorite(*vote) for vote in votes)
-        found = torch.stack([p_knn > 0.0, p_match > 0.0], dim=-1)
+        best_lm, by_lm = largest(log_p_lm)
+        p_knn, by_knn = _favorite(log_weights, neighbors.values)
+        p_match, by_match = _favorite(part.log_weights, part.values)
+        found = torch.stack([p_knn, p_match], dim=-1) > 0.0
         tokens = torch.stack([by_lm, by_knn, by_match], dim=-1)
         tokens[:, 1:] = torch.where(found, tokens[:, 1:], tokens[:, :1])
-        logs = log_p_lm.gather(-1, tokens)
-        by_votes = [log_p_knn_of(*vote, tokens).exp() for vote in votes]
-        p = torch.stack([logs.exp(), *by_votes], dim=-1)
-        logs = logs.clamp(min=_LEAST_LOG_P)
-        nothing = logs.new_full((), _LEAST_LOG_P)
+        logs = log_p_lm.gather(-1, tokens[:, 1:]).clamp_(min=_LEAST_LOG_P)
+        logs = torch.where(found, logs, _LEAST_LOG_P)
+        p_knn_of_match = log_p_knn_of(log_weights, neighbors.values, by_match).exp_()
         nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
         present = nearest.isfinite()
         below = (nearest - nearest[:, :1]).masked_fill(~present, 0.0).sum(-1)
@@ -95,36 +92,37 @@ class Ballots:
             [
                 # Without any neighbor there is no column, whose sum is 0.
                 nearest[:, :1].sum(-1).masked_fill(~found[:, 0], 0.0),
-                below / (present.sum(-1) - 1).clamp(min=1),
+                below / (present.sum(-1) - 1).clamp_(min=1),
                 p_knn,
-                torch.where(found[:, 0], logs[:, 1], nothing),
+                logs[:, 0],
                 best_lm,
-                torch.where(found[:, 1], part.lengths, 0).float().log1p(),
-                torch.where(found[:, 1], part.rarity, 0.0).sqrt(),
-                torch.where(found[:, 1], part.coverage, 0.0),
+                # A match without occurrences has the length, rarity and coverage 0.
+                part.lengths.float().log1p_(),
+                part.rarity.sqrt(),
+                part.coverage,
                 p_match,
-                torch.where(found[:, 1], logs[:, 2], nothing),
-                torch.where(found[:, 1], p[:, 2, 1], 0.0),
+                logs[:, 1],
+                p_knn_of_match * found[:, 1],
             ],
             dim=-1,
         )
         limit = torch.finfo(torch.float32).max
-        return cls(features.float().clamp(-limit, limit), tokens, p, found)
+        return cls(features.clamp_(-limit, limit), tokens, found)
 
 
 def _favorite(log_weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The token with the most weight and its probability, [rows] each; 0 without votes."""
-    # A column without weight, so that there is one where nothing was found.
-    log_weights, values = pad(log_weights, (0, 1), value=NO_WEIGHT), pad(values, (0, 1))
-    # The order decides how sums are rounded, and so which of two equal tokens is the favorite.
-    weights, order = log_weights.sort(dim=-1)
-    values, by_value = values.gather(-1, order).sort(dim=-1, stable=True)
-    weights = weights.gather(-1, by_value).exp()
-    # Equal tokens are side by side now, and each different one has a place of its own.
+    if not values.shape[-1]:
+        return log_weights.sum(-1), values.sum(-1)
+    # Equal tokens are side by side then, and each different one has a place of its own.
+    values, order = values.sort(dim=-1)
     places = pad(values.diff(dim=-1).ne(0), (1, 0)).cumsum(dim=-1)
-    p, place = torch.zeros_like(weights).scatter_add_(-1, places, weights).max(dim=-1, keepdim=True)
-    tokens = torch.zeros_like(values).scatter_(-1, places, values)
-    return p.squeeze(-1), tokens.gather(-1, place).squeeze(-1)
+    # The order would decide how sums of less precision are rounded, and so which of two equal
+    # tokens is the favorite.
+    weights = log_weights.gather(-1, order).double().exp_()
+    sums = torch.zeros_like(weights).scatter_add_(-1, places, weights).to(log_weights)
+    p, column = sums.gather(-1, places).max(dim=-1, keepdim=True)
+    return p.squeeze(-1), values.gather(-1, column).squeeze(-1)
 
 
 def shares_of(logits: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 from typing_extensions import Self
 
 from knn_logits.arrays import Array
@@ -133,8 +134,7 @@ class Network:
         """float32 [n, outputs] of features, float32 [n, features]."""
         mean, scale, hidden, hidden_bias, out, out_bias = self._copies.at(features.device)
         scaled = ((features - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
-        inside = torch.tanh(scaled @ hidden.T + hidden_bias)
-        return torch.inner(inside, out) + out_bias
+        return linear(torch.tanh(linear(scaled, hidden, hidden_bias)), out, out_bias)
 
     def to_arrays(self) -> dict[str, Array]:
         """Returns the network as arrays, float32."""

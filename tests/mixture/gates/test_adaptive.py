@@ -215,7 +215,7 @@ def drawn(kind, number, seed, *, near, right_knn, right_match=0.0):
     found = torch.tensor([[True, right_match > 0.0]]).expand(number, -1)
     text = torch.arange(number) // 50
     return GateTokens(
-        features, tokens, p, found, target, p_target, torch.full((number,), kind), text
+        features, tokens, found, p, target, p_target, torch.full((number,), kind), text
     )
 
 
