@@ -216,10 +216,9 @@ class Tracer:
         return Trace(traced, self.memory.names)
 
 
-def shares_by_document(memory: Memory, entries: Tensor, shares: Tensor) -> list[DocumentShare]:
+def shares_by_document(memory: Memory, entries: Array, shares: Array) -> list[DocumentShare]:
     """Sums the shares of entries, [entries] each, by their documents, the largest first."""
-    ids, numbers = entries.cpu().numpy(), shares.cpu().numpy()
-    votes = votes_by_document(ids, numbers, memory.retriever.locate)
+    votes = votes_by_document(entries, shares, memory.retriever.locate)
     return [_share_of(memory, document) for document in votes]
 
 

@@ -7,11 +7,13 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
+from knn_logits.arrays import Array
 from knn_logits.evidence.assemble import shares_by_document
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.vote import Vote, influences
+from knn_logits.mixture.vote import NO_WEIGHT, Vote
 
 # The strongest entries that are kept of a token.
 _MAX_ENTRIES = 64
@@ -26,8 +28,8 @@ class Chosen:
 
     token: int
     share: float  # the share of all entries in its probability
-    entries: Tensor  # int64 [entries]
-    shares: Tensor  # float32 [entries]
+    entries: Array  # int64 [entries]
+    shares: Array  # float32 [entries]
 
 
 @dataclass
@@ -48,16 +50,22 @@ class Sources:
 
     def note(self, memory: Memory, vote: Vote, requests: list[str], tokens: Tensor) -> None:
         """Adds a step: a vote's rows, the request of each, and its token, -1 for none."""
-        chosen = tokens.clamp(min=0).to(vote.log_p.device)
-        log_p = vote.log_p.gather(-1, chosen.unsqueeze(-1))[:, 0]
-        shares = influences(vote.log_weights, vote.neighbors.values, chosen, log_p, vote.lmbdas)
-        kept = shares.topk(min(_MAX_ENTRIES, shares.shape[-1]), dim=-1)
-        entries = vote.neighbors.ids.gather(-1, kept.indices).cpu()
-        totals, strongest = shares.sum(-1).tolist(), kept.values.cpu()
+        chosen = tokens.to(vote.log_p_lm.device).unsqueeze(-1)
+        voted = (vote.neighbors.values == chosen) & (vote.log_weights > NO_WEIGHT)
+        rows, columns = voted.nonzero(as_tuple=True)
+        entries = vote.neighbors.ids[rows, columns].cpu().numpy()
+        shares = (vote.log_weights[rows, columns].exp() * vote.lmbdas[rows]).cpu().numpy()
+        p_lm = vote.log_p_lm.gather(-1, chosen.clamp(min=0))[:, 0].exp()
+        by_model = ((1.0 - vote.lmbdas) * p_lm).tolist()
+        ends = np.searchsorted(rows.cpu().numpy(), np.arange(1, len(requests) + 1)).tolist()
         for row, (request, token) in enumerate(zip(requests, tokens.tolist(), strict=True)):
             if token >= 0:
-                voted = strongest[row] > 0.0
-                one = Chosen(token, totals[row], entries[row][voted], strongest[row][voted])
+                own = slice(ends[row - 1] if row else 0, ends[row])
+                votes = shares[own]
+                # A processor behind this one may choose a token that has no probability.
+                votes = votes / ((votes.sum() + by_model[row]) or 1.0)
+                kept = votes.argsort()[-_MAX_ENTRIES:]
+                one = Chosen(token, float(votes.sum()), entries[own][kept], votes[kept])
                 self._add(request, memory, one)
 
     def _add(self, request: str, memory: Memory, chosen: Chosen) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from knn_logits.integrations.vllm.requests import Memories
 from knn_logits.integrations.vllm.sources import Sources
@@ -72,20 +72,16 @@ class Stepping:
             return self._sample(logits, drafts)
         votes: list[tuple[Memory, Vote, list[Row]]] = []
         logits = logits.float()
-        scale = torch.zeros_like(logits[:, :1])
         for memory, rows in groups.items():
             # A slice copies nothing.
             numbers: Any = slice(None)
             if len(rows) < len(logits):
                 numbers = torch.tensor([row.number for row in rows], device=logits.device)
             scores = logits[numbers]
-            # Penalties change scores by their sign, so the mixture keeps the scale of the scores.
-            log_p_lm = scores.log_softmax(-1)
-            scale[numbers] = scores.amax(-1, keepdim=True) - log_p_lm.amax(-1, keepdim=True)
-            _, vote = memory.step(states[numbers], _padded(rows), log_p_lm)
-            logits[numbers] = vote.log_p
+            _, vote = memory.step(states[numbers], _padded(rows), scores.log_softmax(-1))
+            # Penalties change scores by their sign, so scores keep their scale.
+            logits[numbers] = vote.mixed_into(scores)
             votes.append((memory, vote, rows))
-        logits += scale
         output = self._sample(logits, drafts)
         sampled = output.sampled_token_ids.cpu()
         for memory, vote, rows in votes:
@@ -121,5 +117,8 @@ class Stepping:
 
 def _padded(rows: Sequence[Row]) -> Tensor:
     """The texts of rows, int64 [rows, length], with -1 before shorter ones."""
-    texts = [torch.tensor(row.text) for row in rows]
-    return pad_sequence(texts, batch_first=True, padding_value=-1, padding_side="left")
+    longest = max(len(row.text) for row in rows)
+    texts = np.full((len(rows), longest), -1, np.int64)
+    for text, row in zip(texts, rows, strict=True):
+        text[longest - len(row.text) :] = row.text
+    return torch.from_numpy(texts)
