@@ -231,7 +231,10 @@ def _tokens_of(
     ballots = Ballots.of(neighbors, log_weights, log_p_lm)
     target = target.to(log_p_lm.device)
     match = neighbors.occurrences[0]
-    asked = torch.cat([ballots.tokens, target[:, None]], dim=-1)
+    # Where nothing was found, the model's own favorite stands.
+    favorites = ballots.tokens
+    favorites[:, 1:] = torch.where(ballots.found, favorites[:, 1:], favorites[:, :1])
+    asked = torch.cat([favorites, target[:, None]], dim=-1)
     log_p = [
         log_p_lm.gather(-1, asked),
         log_p_knn_of(log_weights, neighbors.values, asked),

@@ -81,9 +81,8 @@ class Ballots:
         p_match, by_match = _favorite(part.log_weights, part.values)
         found = torch.stack([p_knn, p_match], dim=-1) > 0.0
         tokens = torch.stack([by_lm, by_knn, by_match], dim=-1)
-        tokens[:, 1:] = torch.where(found, tokens[:, 1:], tokens[:, :1])
-        logs = log_p_lm.gather(-1, tokens[:, 1:]).clamp_(min=_LEAST_LOG_P)
-        logs = torch.where(found, logs, _LEAST_LOG_P)
+        logs = log_p_lm.gather(-1, tokens[:, 1:]).masked_fill_(~found, _LEAST_LOG_P)
+        logs = logs.clamp_(min=_LEAST_LOG_P)
         p_knn_of_match = log_p_knn_of(log_weights, neighbors.values, by_match).exp_()
         nearest = neighbors.nearness.topk(min(_NEIGHBORS, neighbors.k), dim=-1).values
         present = nearest.isfinite()
