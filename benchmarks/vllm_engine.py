@@ -220,13 +220,13 @@ def asks_vllm(title, parts):
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
+    parser.add_argument("--name", default="", help="keeps the result apart")
     return parser
 
 
 def main():
     parser = asks_vllm(__doc__.splitlines()[0], ["exact", "speed", "build"])
     parser.add_argument("--engine", type=json.loads, default={})
-    parser.add_argument("--name", default="")
     args = parser.parse_args()
     if args.part == "build":
         result = build(args)

@@ -255,7 +255,7 @@ def main():
     args = parser.parse_args()
     prompts = prompts_of(args.text, AutoTokenizer.from_pretrained(args.model), 16)
     result = parts[args.part](args, prompts)
-    record(f"vllm_server_{args.part}", vars(args), result)
+    record(f"vllm_server_{args.part}{args.name}", vars(args), result)
 
 
 if __name__ == "__main__":
