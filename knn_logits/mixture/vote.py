@@ -121,29 +121,8 @@ def mix(
 ) -> Tensor:
     """log(λ p_kNN + (1 - λ) p_LM) [rows, vocabulary]; a row without votes is exactly `log_p_lm`."""
     # One pass over the vocabulary; every other step costs rows * k.
-    if weights.shape[-1] == 0:
-        return log_p_lm
     log_share, log_rest = _log_shares(weights, lmbda)
     return _add_votes(log_p_lm + log_rest, weights, values, log_share)
-
-
-def mix_into(
-    scores: Tensor, log_p_lm: Tensor, weights: Tensor, values: Tensor, lmbda: float | Tensor
-) -> Tensor:
-    """Changes the model's scores, of any scale, in place, so that their softmax is the mixture.
-
-    Only tokens with votes change, unless λ is 1: p / p_LM is the same for all others.
-    """
-    if weights.shape[-1] == 0:
-        return scores
-    log_share, log_rest = _log_shares(weights, lmbda)
-    nothing_left = log_rest == NO_WEIGHT
-    scale = scores.gather(-1, values) - log_p_lm.gather(-1, values)
-    if bool(nothing_left.any()):
-        scores.masked_fill_(nothing_left, NO_WEIGHT)
-        log_rest = log_rest.masked_fill(nothing_left, 0.0)
-    # A forbidden token, for which the difference of two infinities is NaN, has no vote.
-    return _add_votes(scores, weights, values, scale.nan_to_num_(0.0) + (log_share - log_rest))
 
 
 def _log_shares(weights: Tensor, lmbda: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -236,12 +215,21 @@ class Vote:
         return mix(self.log_p_lm, self.log_weights, self.neighbors.values, self.lmbda)
 
     def mixed_into(self, scores: Tensor) -> Tensor:
-        """Changes the model's scores in place, as `mix_into` explains, and returns them."""
+        """Changes the model's scores, of any scale, in place: their softmax is the mixture then.
+
+        Only tokens with votes change, unless λ is 1, since p / p_LM is the same for all others.
+        """
+        log_p_lm, values, weights = self.log_p_lm, self.neighbors.values, self.log_weights
         if self.mixture is not None:
-            change = (self.mixture - self.log_p_lm).nan_to_num_(0.0, neginf=NO_WEIGHT)
-            return scores.add_(change)
-        votes = self.log_weights, self.neighbors.values, self.lmbda
-        return mix_into(scores, self.log_p_lm, *votes)
+            return scores.add_((self.mixture - log_p_lm).nan_to_num_(0.0, neginf=NO_WEIGHT))
+        log_share, log_rest = _log_shares(weights, self.lmbda)
+        # A forbidden token, for which the difference of two infinities is NaN, has no vote.
+        scale = (scores.gather(-1, values) - log_p_lm.gather(-1, values)).nan_to_num_(0.0)
+        nothing_left = log_rest == NO_WEIGHT
+        if bool(nothing_left.any()):
+            scores.masked_fill_(nothing_left, NO_WEIGHT)
+            log_rest = log_rest.masked_fill(nothing_left, 0.0)
+        return _add_votes(scores, weights, values, scale + (log_share - log_rest))
 
     @cached_property
     def lmbdas(self) -> Tensor:
