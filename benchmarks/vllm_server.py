@@ -46,7 +46,13 @@ SCHEMA = {
 }
 TOOL = {
     "type": "function",
-    "function": {"name": "find", "description": "Finds a document.", "parameters": SCHEMA},
+    # Without `strict`, vLLM's grammar lets the arguments be any JSON.
+    "function": {
+        "name": "find",
+        "description": "Finds a document.",
+        "parameters": SCHEMA,
+        "strict": True,
+    },
 }
 
 
