@@ -132,9 +132,9 @@ def _log_shares(weights: Tensor, lmbda: float | Tensor) -> tuple[Tensor, Tensor]
         shares = lmbda.unsqueeze(-1) * voted
         return shares.log(), torch.log1p(-shares)
     # In double precision, since a float32 cannot tell λ from 1 where λ is nearly 1.
-    log_share = math.log(lmbda) if lmbda > 0.0 else NO_WEIGHT
-    log_rest = math.log1p(-lmbda) if lmbda < 1.0 else NO_WEIGHT
-    return torch.where(voted, log_share, NO_WEIGHT), torch.where(voted, log_rest, 0.0)
+    log_share = weights.new_full(voted.shape, math.log(lmbda) if lmbda > 0.0 else NO_WEIGHT)
+    log_rest = weights.new_full(voted.shape, math.log1p(-lmbda) if lmbda < 1.0 else NO_WEIGHT)
+    return log_share.masked_fill_(~voted, NO_WEIGHT), log_rest.masked_fill_(~voted, 0.0)
 
 
 def _add_votes(scores: Tensor, weights: Tensor, values: Tensor, log_share: Tensor) -> Tensor:
