@@ -129,9 +129,7 @@ class Asking:
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)
         words = self.config.words
-        if words == "auto":
-            words = "write" if self._reads else "quote"
-        if answers and words == "quote":
+        if answers and (words == "quote" or (words == "auto" and not self._reads)):
             best = found[0]
             text = best.passage.text if again else best.passage.completed(best.sentence, best.quote)
             shown = replace(self._shown(best.passage, best.quote), read=True)

@@ -27,8 +27,9 @@ _WORDS_WEIGHT = 0.25
 # 0.3 to 10 about the best on XQuAD and NQ-open.
 _RERANKED, _TOKENS_WEIGHT = 10, 2.7
 # The number of sentences that are read once more, after the one before them; what is added to their
-# closeness, since a longer text blurs it; and the gain from which both sentences are quoted.
-_REREAD, _LONGER, _NEEDS_BEFORE = 5, 0.02, 0.04
+# closeness, since a longer text blurs it; the gain from which both are quoted; and by how much the
+# score of the sentence after one may be less, so that it is quoted too.
+_REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
 # Chosen on XQuAD, with and without the paragraph that answers, and on CLAP NQ: 83% or more of the
 # questions that have an answer there pass, and 60% of XQuAD's by shared words.
 _GAP_WEIGHT, _MIN_CLOSENESS, _MIN_SHARED = 2.25, 0.763, 0.69
@@ -53,6 +54,7 @@ class Found:
         similarity: See `Encoder.similarities`; None without an encoder.
         closeness: None without an encoder, and beyond the best.
         shared: The share of the question's words that it has, by idf, in [0, 1].
+        quote: The sentence, with those around it that are quoted too.
     """
 
     passage: Passage
@@ -60,12 +62,7 @@ class Found:
     similarity: float | None
     closeness: Closeness | None
     shared: float
-
-    @property
-    def quote(self) -> str:
-        """The sentence, after the one before it if that says what it is about."""
-        needed = self.closeness is not None and self.closeness.needs_before
-        return f"{self.sentence.before} {self.sentence.text}" if needed else self.sentence.text
+    quote: str
 
 
 class Ranking:
@@ -128,7 +125,13 @@ class Ranking:
             similarity = None if similarities is None else float(similarities[row])
             passage, sentence = self.rows[row]
             shared = self._shared(self._words[row], asked)
-            found.append(Found(passage, sentence, similarity, compared.get(row), shared))
+            closeness, quote = compared.get(row), sentence.text
+            if closeness is not None and closeness.needs_before:
+                quote = f"{sentence.before} {quote}"
+            if row + 1 in compared and score[row + 1] >= score[row] - _NEARLY:
+                after = self.rows[row + 1][1]
+                quote += f" {after.text}" if after.before == sentence.text else ""
+            found.append(Found(passage, sentence, similarity, closeness, shared, quote))
         return found
 
     def _shared(self, words: Collection[str], asked: Collection[str]) -> float:
@@ -144,9 +147,8 @@ class Ranking:
             return {}
         read = {row: self.rows[row] for row in rows}
         texts = [passage.below(sentence) for passage, sentence in read.values()]
-        lowest, means = self._encoder.late_interaction(texts, question)
-        compared = zip(lowest.tolist(), means.tolist(), strict=True)
-        found = {row: Closeness(*pair) for row, pair in zip(rows, compared, strict=True)}
+        pairs = np.transpose(self._encoder.late_interaction(texts, question)).tolist()
+        found = {row: Closeness(*pair) for row, pair in zip(rows, pairs, strict=True)}
         for row, (passage, sentence) in read.items():
             words = self._words[row].union(words_of(sentence.before, passage.language))
             shared = self._shared(self._words[row], asked) + self._shared(words, asked)
@@ -176,9 +178,8 @@ class Ranking:
         else:
             values = [row.shared for row in found[:_RERANKED]] + [0.0]
             lowest, least = values[0], _MIN_SHARED
-        values = sorted(values, reverse=True)
-        others = values[1:6] or values
-        gap = values[0] - sum(others) / len(others)
+        largest, *others = sorted(values, reverse=True)[:6]
+        gap = largest - sum(others or [largest]) / max(1, len(others))
         return lowest + _GAP_WEIGHT * gap >= least
 
     def _similarities(self, question: str) -> Array | None:

@@ -170,7 +170,8 @@ def test_late_interaction_takes_soft_minimum_and_mean_of_the_largest_cosines(tin
 
 
 def closest_to(monkeypatch, closeness):
-    """Replaces the encoder's comparison of a text by a function of it."""
+    """Replaces the encoder's comparison of a text by a function of it, and similarities by 0."""
+    monkeypatch.setattr(Encoder, "similarities", lambda self, rows, query: np.zeros(len(rows)))
     monkeypatch.setattr(
         Encoder,
         "late_interaction",
@@ -198,3 +199,13 @@ def test_a_sentence_that_needs_the_one_before_it_is_read_and_quoted_with_it(
         found = asking.find(question)[0]
         assert found.sentence.text == "It is red."
         assert found.closeness.lowest == pytest.approx(5.02 + gain)
+
+
+@pytest.mark.parametrize(("less", "text"), [(0.02, FIRST[0]), (0.3, "The crane lifts crates.")])
+def test_a_sentence_is_quoted_with_the_next_one_if_that_is_nearly_as_close(
+    less, text, encoded, model, tokenizer, monkeypatch
+):
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
+    values = {"The crane lifts crates.": 5.0, "It is red.": 5.0 - less}
+    closest_to(monkeypatch, lambda text: values.get(text, 0.0))
+    assert asking.answer("What?").text == text
