@@ -104,14 +104,20 @@ class Asking:
     def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> list[Found]:
         """Finds the sentences that fit a question: of its readings the first that is answered."""
         readings = readings_of(question, before, history)
+        own = self._ranking.content_words(question)
         # Without a word of its own a question is about what was said before.
-        if len(readings) > 1 and len(self._ranking.content_words(question)) < 2:
+        if len(readings) > 1 and len(own) < 2:
             readings = readings[1:]
         rows: list[list[Found]] = []
         for query in readings:
-            rows.append(self._ranking.rank(query, _FOUND_SENTENCES, self._hidden))
-            if self._ranking.answers(rows[-1]):
-                return rows[-1]
+            found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
+            rows.append(found)
+            last = history[-1]["content"] if history and query != question else ""
+            old = [row.quote for row in found[:1] if row.sentence.text in last]
+            # The answer to the last question answers this one only if it has all of its words.
+            said = all({*own} <= {*self._ranking.content_words(quote)} for quote in old)
+            if said and self._ranking.answers(found):
+                return found
         return rows[0]
 
     def _answered(
@@ -223,9 +229,7 @@ class Asking:
         """The encoder of the datastores' vectors, if all have the same and it is here."""
         stores = self.memory.stores
         records = [store.manifest.encoder for store in stores]
-        reason = (
-            "the datastore has no vectors of sentences: build it with an encoder for its language"
-        )
+        reason = "no sentence is encoded: build the datastore with an encoder for its language"
         if records[0] is not None and records.count(records[0]) == len(records):
             try:
                 return encoder_of(records[0])

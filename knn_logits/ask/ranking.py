@@ -28,7 +28,7 @@ _WORDS_WEIGHT = 0.25
 _RERANKED, _TOKENS_WEIGHT = 10, 2.7
 # The number of sentences that are read once more, after the one before them; what is added to their
 # closeness, since a longer text blurs it; the gain from which both are quoted; and by how much the
-# score of the sentence after one may be less, so that it is quoted too.
+# score of a sentence beside the best may be less, so that it is quoted too.
 _REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
 # Chosen on XQuAD, with and without the paragraph that answers, and on CLAP NQ: 83% or more of the
 # questions that have an answer there pass, and 60% of XQuAD's by shared words.
@@ -126,11 +126,11 @@ class Ranking:
             passage, sentence = self.rows[row]
             shared = self._shared(self._words[row], asked)
             closeness, quote = compared.get(row), sentence.text
-            if closeness is not None and closeness.needs_before:
+            alike = {one for one in compared if score[one] >= score[row] - _NEARLY}
+            if sentence.before and ((closeness and closeness.needs_before) or row - 1 in alike):
                 quote = f"{sentence.before} {quote}"
-            if row + 1 in compared and score[row + 1] >= score[row] - _NEARLY:
-                after = self.rows[row + 1][1]
-                quote += f" {after.text}" if after.before == sentence.text else ""
+            if row + 1 in alike and self.rows[row + 1][1].before == sentence.text:
+                quote += f" {self.rows[row + 1][1].text}"
             found.append(Found(passage, sentence, similarity, closeness, shared, quote))
         return found
 

@@ -108,6 +108,8 @@ def test_a_follow_up_question_is_asked_with_the_one_before(asking):
     ]
     assert asking().answer("Why?", history).text == TEXTS[6]
     assert asking().answer(QUESTION, history).text == TEXTS[2]
+    # The last question is answered, not this one.
+    assert not asking().answer("Who invented Java?", history).answered
 
 
 def test_why_alone_shows_the_section_of_the_last_answer(
