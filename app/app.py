@@ -34,7 +34,7 @@ PROMPTS = (
     "SQLite does not compete with client/server databases. SQLite competes with",
 )
 QUESTIONS = (
-    "How large can an SQLite database be?",
+    "How big can an SQLite database become?",
     "Until which year will SQLite be supported?",
     "Is SQLite in the public domain?",
 )

@@ -15,13 +15,15 @@ from forked import Fork, alone_in
 from office_files import docx, paragraph, pdf
 
 from app.test_strangers import built
-from knn_logits import Document
+from knn_logits import Asking, Document
 from knn_logits.hosting import Deadline
 from knn_logits_app.requests import Lookup, Writing
 from knn_logits_app.session import Session
 from knn_logits_app.your_text import build_steps
 
 ROOT = Path(__file__).parents[2]
+# What answers the page's questions.
+FACTS = ("281 terabytes", "2050", "in the public domain")
 
 
 def test_the_front_matter_names_what_is_there():
@@ -133,6 +135,10 @@ def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
     assert library.name == Path(instruct_folder).name
     assert list(library.stores) == ["sqlite-docs"]
     assert len(library.examples) == 4
+    # "How large can an SQLite database be?" was answered with the sizes of pages.
+    asking = Asking(library.model, library.tokenizer, library.memory)
+    for question, fact in zip(library.questions, FACTS, strict=True):
+        assert fact in asking.answer(question).text
     # "The SQLite library consists of approximately" once went on with "4044 assert() statements".
     store, session = library.store, Session(library)
     tokens = [store.tokens[one.first : one.first + one.length] for one in store.documents]
