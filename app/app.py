@@ -34,7 +34,7 @@ PROMPTS = (
     "SQLite does not compete with client/server databases. SQLite competes with",
 )
 QUESTIONS = (
-    "How big can an SQLite database become?",
+    "What is the maximum size of an SQLite database?",
     "Until which year will SQLite be supported?",
     "Is SQLite in the public domain?",
 )

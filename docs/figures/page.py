@@ -94,7 +94,7 @@ class Film:
 def film(page: Any, path: Path) -> None:
     """What a visitor does: a question and its source, a word and its document, a wrong fact."""
     frames = Film(page)
-    ask(page, "How big can an SQLite database become?")
+    ask(page, "What is the maximum size of an SQLite database?")
     frames.take(3000)
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")
@@ -126,7 +126,7 @@ def ask(page: Any, question: str) -> None:
 
 def chat(page: Any, path: Path) -> None:
     """A question that a document answers, with its passage, and one that none does."""
-    for question in ("How big can an SQLite database become?", "What is the capital of France?"):
+    for question in ("What is the maximum size of an SQLite database?", "What is the capital of France?"):
         ask(page, question)
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")

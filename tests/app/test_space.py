@@ -129,7 +129,8 @@ def test_the_entry_says_which_address_to_open_or_what_is_missing(monkeypatch, ca
 
 
 @pytest.mark.instruct
-def test_the_entry_opens_the_model_with_its_datastore(instruct_folder):
+def test_the_entry_opens_the_model_with_its_datastore(instruct_folder, encoder_folder, monkeypatch):
+    monkeypatch.setenv("KNN_LOGITS_ENCODER", encoder_folder)
     space = runpy.run_path(str(ROOT / "app" / "app.py"))
     library = space["sqlite_library"]()
     assert library.name == Path(instruct_folder).name
