@@ -126,8 +126,8 @@ def ask(page: Any, question: str) -> None:
 
 def chat(page: Any, path: Path) -> None:
     """A question that a document answers, with its passage, and one that none does."""
-    for question in ("What is the maximum size of an SQLite database?", "What is the capital of France?"):
-        ask(page, question)
+    ask(page, "What is the maximum size of an SQLite database?")
+    ask(page, "What is the capital of France?")
     page.locator(".kl-reply summary").first.click()
     page.wait_for_selector(".kl-reply details[open]")
     page.evaluate("window.scrollTo(0, 0)")
