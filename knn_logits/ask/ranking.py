@@ -128,9 +128,9 @@ class Ranking:
             closeness, quote = compared.get(row), sentence.text
             alike = {one for one in compared if score[one] >= score[row] - _NEARLY}
             if sentence.before and ((closeness and closeness.needs_before) or row - 1 in alike):
-                quote = f"{sentence.before} {quote}"
+                quote = passage.joined(sentence.before, quote)
             if row + 1 in alike and self.rows[row + 1][1].before == sentence.text:
-                quote += f" {self.rows[row + 1][1].text}"
+                quote = passage.joined(quote, self.rows[row + 1][1].text)
             found.append(Found(passage, sentence, similarity, closeness, shared, quote))
         return found
 

@@ -91,10 +91,15 @@ class Passage:
         at = len(text) - len(sentence.text)
         return f"{text[:at]}{sentence.before} {text[at:]}", (at, at + len(sentence.before))
 
+    def joined(self, sentence: str, following: str) -> str:
+        """Two sentences as the text has them: some scripts put no space between sentences."""
+        whole = f"{sentence}{following}"
+        return whole if whole in self.text else f"{sentence} {following}"
+
     def completed(self, sentence: Sentence, quote: str) -> str:
         """A quote below its list's introduction or its table's header, or above what it introduces.
 
-        The quote ends with the sentence.
+        The quote has the sentence, and may have those beside it.
         """
         if quote.startswith("- "):  # a row of a file of records, which names its columns
             return quote.removeprefix("- ")

@@ -210,3 +210,17 @@ def test_a_sentence_is_quoted_with_one_beside_it_that_is_nearly_as_close(
     values = dict.fromkeys(["The crane lifts crates.", "It is red."], 5.0 - less) | {best: 5.0}
     closest_to(monkeypatch, lambda text: values.get(text, 0.0))
     assert asking.answer("What?").text == (FIRST[0] if less < 0.1 else best)
+
+
+def test_sentences_without_a_space_between_them_are_quoted_as_they_stand(
+    tiny_encoder, model, tokenizer, tmp_path, monkeypatch
+):
+    text = "船是红的。它很大。"  # The boat is red. It is big.
+    store = knn_logits.build_datastore(
+        model, tokenizer, [text], tmp_path / "s", encoder=tiny_encoder, calibrate=False
+    )
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, store))
+    closest_to(monkeypatch, lambda text: 5.0)
+    answer = asking.answer("What?")
+    assert answer.text == text
+    assert answer.passages[0].find() == (0, len(text))
