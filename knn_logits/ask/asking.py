@@ -113,10 +113,10 @@ class Asking:
             found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
             rows.append(found)
             last = history[-1]["content"] if history and query != question else ""
-            old = [row.quote for row in found[:1] if row.sentence.text in last]
+            repeated = [row.quote for row in found[:1] if row.sentence.text in last]
             # The answer to the last question answers this one only if it has all of its words.
-            said = all({*own} <= {*self._ranking.content_words(quote)} for quote in old)
-            if said and self._ranking.answers(found):
+            fits = all({*own} <= {*self._ranking.content_words(quote)} for quote in repeated)
+            if fits and self._ranking.answers(found):
                 return found
         return rows[0]
 

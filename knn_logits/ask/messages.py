@@ -81,7 +81,7 @@ def reading_of(passage: Passage) -> str:
 def chat_prompt(
     tokenizer: Any, question: str, passages: Sequence[str], history: Sequence[Message] = ()
 ) -> list[int]:
-    """The ids of a question below messages and passages, or of text that ends with "Answer:"."""
+    """The ids of a prompt: history, passages, question; plain text without a chat template."""
     asked = [*passages, f"{_TASK}\n{question}"] if passages else [question]
     text = "\n\n".join(asked)
     if getattr(tokenizer, "chat_template", None):

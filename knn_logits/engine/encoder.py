@@ -39,7 +39,7 @@ _BATCH, _COMPARED_AT_ONCE, _MAX_TOKENS = 32, 4, 256
 # Sharpness of the soft minimum, where 0 gives the mean. Chosen on XQuAD, CLAP NQ and NQ-open: see
 # docs/research/answers.md.
 _SHARPNESS = 4.0
-# What is subtracted from the cosines of tokens that only say what a text is about; of padding.
+# Deductions from cosines with tokens that only name the subject of a text, and with padding.
 _LOWERED, _NEVER = 0.1, 2.0
 # Sentences without a common subject: their mean cosine is where the encoder's scale begins.
 _UNRELATED = (
