@@ -7,13 +7,12 @@ from collections import OrderedDict
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.evidence.assemble import shares_by_document
 from knn_logits.mixture.memory import Memory
-from knn_logits.mixture.vote import NO_WEIGHT, Vote
+from knn_logits.mixture.vote import Vote, influences, log_p_knn_of, mix_row
 
 # The strongest entries that are kept of a token.
 _MAX_ENTRIES = 64
@@ -50,22 +49,19 @@ class Sources:
 
     def note(self, memory: Memory, vote: Vote, requests: list[str], tokens: Tensor) -> None:
         """Adds a step: a vote's rows, the request of each, and its token, -1 for none."""
-        chosen = tokens.to(vote.log_p_lm.device).unsqueeze(-1)
-        voted = (vote.neighbors.values == chosen) & (vote.log_weights > NO_WEIGHT)
-        rows, columns = voted.nonzero(as_tuple=True)
-        entries = vote.neighbors.ids[rows, columns].cpu().numpy()
-        shares = (vote.log_weights[rows, columns].exp() * vote.lmbdas[rows]).cpu().numpy()
-        p_lm = vote.log_p_lm.gather(-1, chosen.clamp(min=0))[:, 0].exp()
-        by_model = ((1.0 - vote.lmbdas) * p_lm).tolist()
-        ends = np.searchsorted(rows.cpu().numpy(), np.arange(1, len(requests) + 1)).tolist()
+        chosen = tokens.clamp(min=0).to(vote.log_p_lm.device)
+        weights, values = vote.log_weights, vote.neighbors.values
+        log_p_lm = vote.log_p_lm.gather(-1, chosen.unsqueeze(-1))[:, 0]
+        # The mixture of one token a row: `vote.log_p` would be that of the whole vocabulary.
+        log_p = mix_row(log_p_lm, log_p_knn_of(weights, values, chosen), vote.lmbdas)
+        shares = influences(weights, values, chosen, log_p, vote.lmbdas).cpu().numpy()
+        ids = vote.neighbors.ids.cpu().numpy()
         for row, (request, token) in enumerate(zip(requests, tokens.tolist(), strict=True)):
             if token >= 0:
-                own = slice(ends[row - 1] if row else 0, ends[row])
-                votes = shares[own]
-                # A processor behind this one may choose a token that has no probability.
-                votes = votes / ((votes.sum() + by_model[row]) or 1.0)
-                kept = votes.argsort()[-_MAX_ENTRIES:]
-                one = Chosen(token, float(votes.sum()), entries[own][kept], votes[kept])
+                voters = shares[row].nonzero()[0]
+                kept = voters[shares[row, voters].argsort()[-_MAX_ENTRIES:]]
+                total = float(shares[row].sum())
+                one = Chosen(token, total, ids[row, kept], shares[row, kept])
                 self._add(request, memory, one)
 
     def _add(self, request: str, memory: Memory, chosen: Chosen) -> None:
