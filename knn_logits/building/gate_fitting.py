@@ -62,7 +62,9 @@ _NO_PART = -1
 _PASSAGE_WEIGHT, _OWN_WEIGHT = 0.1, 4.0
 # The weight of the log-odds against the model's own choice in its own text, beyond a margin.
 _PENALTY, _MARGIN = 0.5, 0.1
-_UNITS, _STEPS, _DECAY = 16, 800, 1e-2
+# A network's units and training, and how many networks are averaged: the loss of one on unrelated
+# text depends on its seed.
+_UNITS, _STEPS, _BATCH, _DECAY, _NETWORKS = 16, 1200, 512, 1e-2, 4
 _LEAST_P = 1e-9
 
 # The kinds of text that a gate is fitted to.
@@ -274,14 +276,15 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
         rows = tokens[batch]
         shares = shares_of(logits) * rows.found
         likelihood = _mixed(shares, rows.p_target).clamp(min=_LEAST_P).log()
-        favorites = _mixed(shares[:, None], rows.p).clamp(min=_LEAST_P).log()
-        lost = favorites - favorites[:, :1] + _MARGIN
+        favorites = _mixed(shares[..., None, :], rows.p).clamp(min=_LEAST_P).log()
+        lost = favorites - favorites[..., :1] + _MARGIN
         lost = lost.masked_fill(~others[batch], 0.0).clamp(min=0.0).amax(-1)
         penalty = _PENALTY * lost * (rows.kind == OWN_TEXT)
         return (weights[batch] * (penalty - likelihood)).mean()
 
-    how = {"units": _UNITS, "steps": _STEPS, "seed": seed, "outputs": 2}
-    return AdaptiveGate(metric, trained(np.asarray(tokens.features), loss, decay=_DECAY, **how))
+    how = {"units": _UNITS, "steps": _STEPS, "batch": _BATCH, "networks": _NETWORKS, "outputs": 2}
+    features = np.asarray(tokens.features)
+    return AdaptiveGate(metric, trained(features, loss, decay=_DECAY, seed=seed, **how))
 
 
 def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateRecord:

@@ -21,7 +21,6 @@ from knn_logits.search.neighbors import Neighbors
 # can reach 1.
 MOST_BY_NETWORK = 0.999
 _ARRAYS = ("mean", "scale", "hidden", "hidden_bias", "out", "out_bias")
-_BATCH = 4096
 # Features are clipped at this many standard deviations from the mean.
 _MAX_DEVIATIONS = 4.0
 _RATE = 0.02
@@ -147,11 +146,16 @@ def trained(
     *,
     units: int,
     steps: int,
+    batch: int,
     decay: float,
     seed: int,
     outputs: int,
+    networks: int = 1,
 ) -> dict[str, Array]:
-    """Trains a network with AdamW; `loss` takes its outputs for some rows and their numbers."""
+    """Trains networks with AdamW, and returns the one whose outputs are their mean.
+
+    `loss` takes outputs, [networks, batch, outputs], and the numbers of the rows.
+    """
     read = torch.from_numpy(np.asarray(features)).float()
     inputs = read.shape[1]
     mean, scale = read.mean(0), read.std(0, correction=0)
@@ -159,10 +163,10 @@ def trained(
     read = ((read - mean) / scale).clamp(-_MAX_DEVIATIONS, _MAX_DEVIATIONS)
     random, kind = torch.Generator().manual_seed(seed), torch.float32
     weights = [
-        torch.randn(units, inputs, generator=random, dtype=kind) / inputs**0.5,
-        torch.zeros(units, dtype=kind),
-        torch.randn(outputs, units, generator=random, dtype=kind) / units**0.5,
-        torch.zeros(outputs, dtype=kind),
+        torch.randn(networks, inputs, units, generator=random, dtype=kind) / inputs**0.5,
+        torch.zeros(networks, 1, units, dtype=kind),
+        torch.randn(networks, units, outputs, generator=random, dtype=kind) / units**0.5,
+        torch.zeros(networks, 1, outputs, dtype=kind),
     ]
     for weight in weights:
         weight.requires_grad_()
@@ -171,14 +175,20 @@ def trained(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     with torch.enable_grad():
         for _ in range(steps):
-            batch = torch.randint(len(read), (min(len(read), _BATCH),), generator=random)
-            inside = torch.tanh(read[batch] @ hidden.T + hidden_bias)
-            logits = torch.inner(inside, out) + out_bias
+            rows = torch.randint(len(read), (min(len(read), batch),), generator=random)
+            logits = torch.tanh(read[rows] @ hidden + hidden_bias) @ out + out_bias
             optimizer.zero_grad()
-            loss(logits, batch).backward()
+            loss(logits, rows).backward()
             optimizer.step()
             schedule.step()
+    # As one network, which has the units of all.
+    joined = [
+        hidden.mT.flatten(0, 1),
+        hidden_bias.flatten(),
+        out.flatten(0, 1).T / networks,
+        out_bias.mean(0)[0],
+    ]
     return {
         name: array.detach().numpy()
-        for name, array in zip(_ARRAYS, [mean, scale, *weights], strict=True)
+        for name, array in zip(_ARRAYS, [mean, scale, *joined], strict=True)
     }

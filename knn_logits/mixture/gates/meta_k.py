@@ -192,7 +192,8 @@ def fit_meta_k_gate(
     def loss(logits: Tensor, batch: Tensor) -> Tensor:
         return -torch.logsumexp(torch.log_softmax(logits, -1) + log_p[batch], -1).mean()
 
-    # Longer training would memorise the tokens.
-    how: Any = {"units": 32, "steps": 300, "decay": 0.3}
+    # Longer training would memorise the tokens. The mean of several networks' outputs would favor
+    # the model, since each may trust another of two sets that are alike.
+    how: Any = {"units": 32, "steps": 300, "batch": 4096, "decay": 0.3}
     arrays = trained(features[usable], loss, **how, seed=seed, outputs=1 + len(ks))
     return MetaKGate(metric, ks, arrays)

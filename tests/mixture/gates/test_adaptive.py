@@ -243,6 +243,13 @@ def test_a_fit_follows_near_neighbors_and_leaves_the_models_own_text_alone():
     assert torch.equal(again.at(tokens.features), gate.at(tokens.features))
 
 
+def test_a_fit_finds_the_share_of_the_largest_likelihood():
+    tokens = drawn(CORPUS, 4000, 1, near=-1.0, right_knn=0.5)
+    shares = fit_adaptive_gate(tokens, "l2").at(tokens.features)[:, 0]
+    # 0.5 ln(0.2 + 0.7 λ) + 0.5 ln(0.8 - 0.7 λ) is largest there.
+    assert float(shares.mean()) == pytest.approx(3 / 7, abs=0.03)
+
+
 def test_every_step_searches_the_index(model, store, ids):
     """With the gate, each generated token costs one search of one query a row."""
     with KNNLogitsProcessor(model, store, lmbda=constant(0.2, 0.2)) as knn:
