@@ -148,11 +148,11 @@ class Asking:
         return Answer(question, NO_ANSWER, passages=shown)
 
     def _passages(self, found: Sequence[Found], number: int) -> list[tuple[Passage, str]]:
-        """The passages of the best sentences, each once, with its best sentence."""
+        """The passages of the best sentences, each once, with what is quoted of it."""
         passages: dict[Passage, str] = {}
         for row in found:
             if len(passages) < number:
-                passages.setdefault(row.passage, row.sentence.text)
+                passages.setdefault(row.passage, row.quote)
         return list(passages.items())
 
     def _written(
