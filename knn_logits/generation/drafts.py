@@ -227,8 +227,8 @@ class DraftedDecoding:
             name: () if asked and getattr(generation_config, f"output_{name}") else None
             for name in ("scores", "logits")
         }
-        passes = _Passes(model, model_kwargs, input_ids)
-        prompt, text, fresh = input_ids, input_ids[0].tolist(), input_ids
+        passes = Passes(model, model_kwargs, input_ids)
+        prompt, text, fresh = input_ids, input_ids[0].tolist(), input_ids[:, passes.read :]
         drafted: list[int] = []
         longest = generation_config.max_length or len(text) + sys.maxsize
         done = False
@@ -282,14 +282,15 @@ class DraftedDecoding:
         return result(sequences=input_ids, past_key_values=passes.cache, **outputs)
 
 
-class _Passes:
+class Passes:
     """A model's passes over the tokens of one text, whose positions go on as in `generate()`."""
 
     def __init__(self, model: Any, settings: dict[str, Any], prompt: Tensor) -> None:
-        self._model, self._length, self._read = model, prompt.shape[1], 0
+        self._model, self._length = model, prompt.shape[1]
         self._parameters = inspect.signature(model.forward).parameters
         self.possible = _ARGUMENTS.issuperset(settings) and settings.get("use_cache", True)
         self.cache = settings.get("past_key_values")
+        self.read = 0 if self.cache is None else int(self.cache.get_seq_length())
         self._positions: Tensor | None = settings.get("position_ids")
         if self._positions is None and "position_ids" in self._parameters:
             self._positions = torch.arange(self._length, device=prompt.device)[None]
@@ -297,18 +298,18 @@ class _Passes:
     def logits(self, fresh: Tensor, drafted: int) -> Tensor | None:
         """Reads tokens, and scores the last `1 + drafted` of them; None without a cache."""
         length = fresh.shape[1]
-        after = self._read + length - self._length
-        self._read += length
+        self.read += length
+        after = self.read - self._length
         arguments: dict[str, Any] = {}
         if self._positions is not None:
             steps = torch.arange(after - length + 1, after + 1, device=self._positions.device)
             positions = self._positions[..., -1:] + steps
-            arguments["position_ids"] = positions if after else self._positions
+            arguments["position_ids"] = positions if after else self._positions[..., -length:]
         if "logits_to_keep" in self._parameters:
             arguments["logits_to_keep"] = drafted + 1
         outputs = self._model(
             input_ids=fresh,
-            attention_mask=fresh.new_ones(1, self._read),
+            attention_mask=fresh.new_ones(1, self.read),
             past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
@@ -322,7 +323,7 @@ class _Passes:
         """Removes the latest tokens from the cache, which has full attention."""
         if tokens:
             self.cache.crop(-tokens)  # type: ignore[union-attr]
-            self._read -= tokens
+            self.read -= tokens
 
 
 def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -345,16 +346,25 @@ def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any
     return arguments if can_draft(model, arguments.get("input_ids"), settings) else None
 
 
-def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
-    """Whether a text can be written with drafts."""
-    if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or model.config.is_encoder_decoder:
-        return False
+def can_forget(model: Any) -> bool:
+    """Whether what a causal model read last can be removed from its cache."""
     if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
         return False
-    types = getattr(model.config.get_text_config(), "layer_types", None) or ()
-    if any(layer != "full_attention" for layer in types):
+    text_config = model.config.get_text_config()
+    types = getattr(text_config, "layer_types", None)
+    if types:
+        full = all(layer == "full_attention" for layer in types)
+    else:
+        full = not getattr(text_config, "sliding_window", None)
+    return full and not model.config.is_encoder_decoder
+
+
+def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
+    """Whether a text can be written with drafts."""
+    if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or not can_forget(model):
         return False
-    if getattr(model.config.get_text_config(), "sliding_window", None) and not types:
+    # A static cache cannot be cropped.
+    if getattr(settings.get("past_key_values"), "is_compileable", False):
         return False
     mask = settings.get("attention_mask")
     if isinstance(mask, Tensor) and not bool(mask.all()):
@@ -379,7 +389,6 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
         "dola_layers",
         "force_words_ids",
         "inputs_embeds",
-        "past_key_values",
         "penalty_alpha",
         "prompt_lookup_num_tokens",
         "stop_strings",
