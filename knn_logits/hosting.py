@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from knn_logits.engine.tokens import chat_ids
 from knn_logits.errors import LimitError
 from knn_logits.evidence.records import DocumentShare, NeighborTrace, SequenceTrace
 from knn_logits.evidence.sources import main_sources
+from knn_logits.generation.drafts import Passes, can_forget
 from knn_logits.mixture.vote import Vote
 from knn_logits.progress import Progress
 from knn_logits.settings.declaration import Setting
@@ -34,6 +38,7 @@ __all__ = [
     "NeighborTrace",
     "PassageEffect",
     "Pieces",
+    "PromptReader",
     "SequenceTrace",
     "Setting",
     "Vote",
@@ -45,6 +50,9 @@ __all__ = [
     "settings_line",
     "use_fastest_dtype",
 ]
+
+# The numbers of tokens of a prompt's pieces, the longest first.
+_PIECES = 1024, 128
 
 
 @dataclass(frozen=True)
@@ -173,3 +181,61 @@ class Deadline(StoppingCriteria):
             bool [rows], whether each row ends here.
         """
         return torch.full((input_ids.shape[0],), self.over, device=input_ids.device)
+
+
+class PromptReader:
+    """Reads prompts one after another, and the beginning that one shares with the last only once.
+
+        with reader.read(ids) as read:
+            output = model.generate(ids, attention_mask=torch.ones_like(ids), **read)
+
+    A prompt is read in pieces, and whole pieces are kept. In half precision a pass over other
+    tokens rounds otherwise: without pieces a text would depend on the prompt before it.
+
+    Args:
+        model: A causal language model. One thread at a time uses it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._pieces: list[list[int]] = []
+        self._cache: Any = None
+
+    @contextmanager
+    def read(self, ids: Tensor) -> Iterator[dict[str, Any]]:
+        """Reads a prompt but for its last piece.
+
+        Args:
+            ids: int64 [1, length].
+
+        Yields:
+            The arguments with which `generate()` goes on. If it fails, nothing is kept.
+        """
+        pieces = _pieces(ids[0].tolist())
+        if len(pieces) == 1 or not can_forget(self._model):
+            yield {}
+            return
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(self._pieces, pieces, strict=False))
+        shared = [piece for piece, _ in pairs][: len(pieces) - 1]
+        kept = {"past_key_values": self._cache} if shared else {}
+        self._pieces, self._cache = [], None
+        passes = Passes(self._model, kept, ids)
+        passes.forget(passes.read - sum(map(len, shared)))
+        for piece in pieces[len(shared) : -1]:
+            with torch.no_grad():
+                scores = passes.logits(ids.new_tensor([piece]), 0)
+            if scores is None:  # a few old models have no cache
+                yield {}
+                return
+        yield {"past_key_values": passes.cache}
+        self._pieces, self._cache = pieces, passes.cache
+
+
+def _pieces(ids: list[int]) -> list[list[int]]:
+    """Cuts a prompt. Where a piece ends does not depend on what follows soon after."""
+    start, pieces = 0, []
+    for size in _PIECES:
+        while len(ids) - start > size:
+            pieces.append(ids[start : start + size])
+            start += size
+    return [*pieces, ids[start:]]
