@@ -12,7 +12,7 @@ import torch
 
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
-from knn_logits.hosting import context_length
+from knn_logits.hosting import PromptReader, context_length
 from knn_logits_app.decoding import end_tokens
 from knn_logits_app.library import Reopening
 from knn_logits_serve.bodies import (
@@ -72,6 +72,7 @@ class Served:
         self.chat = Chat(tokenizer)
         self.asks = asks
         self.context = context_length(model)
+        self.prompts = PromptReader(model)
         self._cutting = threading.Lock()
         self.ends = end_tokens(model)
         # Special tokens are not part of the text.

@@ -343,14 +343,16 @@ def _write_text(
     pad = served.tokenizer.pad_token_id
     # A processor drafts passages, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
-    output = generate(
-        **prompt.inputs,
-        pad_token_id=min(served.ends, default=0) if pad is None else pad,
-        do_sample=False,
-        num_beams=1,
-        max_new_tokens=request.new_tokens,
-        logits_processor=processors(request.sampling, choice, first),
-        stopping_criteria=[_End(writer, job)],
-        streamer=TokenStream(writer.add),
-    )
+    with served.prompts.read(prompt.inputs["input_ids"]) as read:
+        output = generate(
+            **prompt.inputs,
+            **read,
+            pad_token_id=min(served.ends, default=0) if pad is None else pad,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=request.new_tokens,
+            logits_processor=processors(request.sampling, choice, first),
+            stopping_criteria=[_End(writer, job)],
+            streamer=TokenStream(writer.add),
+        )
     return writer.end(output, cancelled=job.deadline.cancelled)
