@@ -13,9 +13,12 @@ A fifth of the files of each set is held out, and the others are what can be ret
 Text of the held-out files gives the share of next tokens that are right, and the gain over the
 model alone, with the interval of 95% if other files had been drawn. A whole line of it is right if
 each of its tokens is the likeliest after those before, since greedy search then writes it. Then
-lines are written greedily. A line's indentation is given, since tokens join it with the line feed.
-Seconds are of the wall clock, and include reading the prompt. Wheels and datastores lie in a cache
-outside the repository, a datastore for each commit. MODEL is a folder, or a GGUF file.
+lines are written greedily, ten successive ones of a file as an editor asks for them: each after the
+file's own text from 512 tokens before the first. A line's indentation is given, since tokens join
+it with the line feed. Each way reads what it shares with its last prompt only once; a retrieved
+passage that changes stands before all of it. Seconds are of the wall clock, and include reading.
+Wheels and datastores lie in a cache outside the repository, a datastore for each commit. MODEL is a
+folder, or a GGUF file.
 """
 
 import argparse
@@ -43,10 +46,11 @@ from rich.table import Table
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits
 from knn_logits.engine.passages import bm25s, words_of
+from knn_logits.hosting import PromptReader
 
 PAGES = Path(__file__).parents[1] / "datastores" / "sqlite" / "pages"
 PACKAGES = {"rich": "rich==13.9.4", "werkzeug": "werkzeug==3.1.3"}
-CONTEXT, SPAN, LINE = 512, 64, 48
+CONTEXT, SPAN, LINE, RUN = 512, 64, 48, 10
 QUERY, KEY, PASSAGE = 32, 64, 192
 # After how many tokens each way retrieves passages, and whether it asks the memory.
 WAYS = {
@@ -89,29 +93,38 @@ def split(documents):
     return documents[:held], documents[held:]
 
 
-def places(texts, parts, number):
-    """Returns so many of the files' parts at random, as many of each file as possible."""
+def places(texts, runs, number):
+    """Returns so many places of the files' runs at random, as many runs of each file as possible.
+
+    What stands before the places of a run begins at the same token.
+    """
     numbers = random.Random(0)
     by_file = []
     for file, ids in enumerate(texts):
-        found = [
-            Place(file, ids[max(0, first - CONTEXT) : first], ids[first:end])
-            for first, end in parts(ids)
-            if first >= QUERY
-        ]
+        found = []
+        for run in runs(ids):
+            begin = max(0, run[0][0] - CONTEXT)
+            found.append([Place(file, ids[begin:first], ids[first:end]) for first, end in run])
         by_file.append(numbers.sample(found, len(found)))
-    turns = [place for turn in zip_longest(*by_file) for place in turn if place is not None]
-    return turns[:number]
+    turns = [run for turn in zip_longest(*by_file) for run in turn if run is not None]
+    return [place for run in turns for place in run][:number]
 
 
 def spans(ids):
-    return [(at, at + SPAN) for at in range(QUERY, len(ids), SPAN)]
+    """Runs of one span."""
+    return [[(at, at + SPAN)] for at in range(QUERY, len(ids), SPAN)]
 
 
 def lines(ids, ends):
     """Lines after a token with a line feed, which end within 48 tokens and are not empty."""
     firsts = [at + 1 for at, token in enumerate(ids) if token in ends]
     return [(first, end) for first, end in pairwise(firsts) if 1 < end - first <= LINE]
+
+
+def runs_of_lines(ids, ends):
+    """Runs of ten successive lines."""
+    found = [line for line in lines(ids, ends) if line[0] >= QUERY]
+    return [found[at : at + RUN] for at in range(0, len(found), RUN)]
 
 
 class Passages:
@@ -215,33 +228,35 @@ def tokens_right(memory, line_of, passages, ends, asked_spans):
     return rows
 
 
-def write(memory, passages, ends, way, before):
+def write(memory, passages, ends, way, reader, before):
     """Returns the tokens of a line, and the seconds that it took.
 
-    The model keeps what it read while the passage stays the same. kNN reads it anew for its drafts.
+    What a way has read is kept for its next line, and while its passage stays the same.
     """
     stride, with_memory = WAYS[way]
-    model, new, passage, kept = memory.model, [], [], {}
+    model, new, passage, inputs = memory.model, [], None, {}
     opened = knn_logits.KNNLogitsProcessor(model, memory) if with_memory else nullcontext(model)
     with opened as writer:
         started = time.perf_counter()
         while len(new) < LINE and (not new or new[-1] not in ends):
-            if stride:
-                found = passages.best([*before, *new])
-                passage, kept = found, kept if found == passage else {}
-            ids = torch.tensor([[*passage, *before, *new]], device=model.device)
+            found = passages.best([*before, *new]) if stride else []
+            text = [*found, *before, *new]
+            if found == passage:
+                ids = torch.tensor([text], device=model.device)
+                inputs |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            else:
+                with reader.read(text) as inputs:
+                    passage = found
             output = writer.generate(
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
+                **inputs,
                 max_new_tokens=min(stride or LINE, LINE - len(new)),
                 do_sample=False,
                 eos_token_id=ends,
                 pad_token_id=ends[0],
                 return_dict_in_generate=True,
-                **kept,
             )
-            new += output.sequences[0, ids.shape[1] :].tolist()
-            kept = {} if with_memory else {"past_key_values": output.past_key_values}
+            new += output.sequences[0, len(text) :].tolist()
+            inputs["past_key_values"] = output.past_key_values
         return new, time.perf_counter() - started
 
 
@@ -257,25 +272,28 @@ def similarity(one, other):
 
 def written(memory, line_of, passages, ends, asked_lines):
     """The figures of lines that are written."""
-    sums = {way: np.zeros(4) for way in WAYS}
-    for way in WAYS:
-        write(memory, passages, ends, way, asked_lines[0].before)  # the first call is slower
+    sums = {way: np.zeros(5) for way in WAYS}
+    for way in WAYS:  # the first call is slower
+        write(memory, passages, ends, way, PromptReader(memory.model), asked_lines[0].before)
+    readers = {way: PromptReader(memory.model) for way in WAYS}
     for number, place in enumerate(asked_lines):
         line = line_of(place.after)
         for way in random.Random(number).sample(list(WAYS), len(WAYS)):
-            new, seconds = write(memory, passages, ends, way, place.before)
+            new, seconds = write(memory, passages, ends, way, readers[way], place.before)
             own = line_of(new)
             saved = takewhile(lambda two: two[0] == two[1], zip(own, line, strict=False))
-            sums[way] += similarity(own, line), len([*saved]), len(new), seconds
+            alike = similarity(own, line)
+            sums[way] += own == line, alike, len([*saved]), len(new), seconds
     characters = sum(len(line_of(place.after)) for place in asked_lines)
     return {
         way: {
+            "written_right": round(right / len(asked_lines), 4),
             "edit_similarity": round(alike / len(asked_lines), 4),
             "characters_saved": round(saved / characters, 4),
             "tokens_a_second": round(tokens / seconds, 2),
             "seconds_a_line": round(seconds / len(asked_lines), 2),
         }
-        for way, (alike, saved, tokens, seconds) in sums.items()
+        for way, (right, alike, saved, tokens, seconds) in sums.items()
     }
 
 
@@ -322,7 +340,7 @@ def main():
         )
         passages = Passages(tokenizer, retrieved)
         asked_spans = places(texts, spans, -(-args.tokens // SPAN))
-        asked_lines = places(texts, partial(lines, ends=ends), args.lines)
+        asked_lines = places(texts, partial(runs_of_lines, ends=ends), args.lines)
         of_tokens = tokens_right(memory, line_of, passages, ends, asked_spans)
         of_lines = written(memory, line_of, passages, ends, asked_lines)
         rows = {way: of_tokens[way] | of_lines[way] for way in WAYS}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -184,10 +184,10 @@ class Deadline(StoppingCriteria):
 
 
 class PromptReader:
-    """Reads prompts one after another, and the beginning that one shares with the last only once.
+    """Reads prompts one after another, and what one shares with the last only once.
 
-        with reader.read(ids) as read:
-            output = model.generate(ids, attention_mask=torch.ones_like(ids), **read)
+        with reader.read(ids) as inputs:
+            output = model.generate(**inputs, max_new_tokens=24)
 
     A prompt is read in pieces, and whole pieces are kept. In half precision a pass over other
     tokens rounds otherwise: without pieces a text would depend on the prompt before it.
@@ -202,40 +202,42 @@ class PromptReader:
         self._cache: Any = None
 
     @contextmanager
-    def read(self, ids: Tensor) -> Iterator[dict[str, Any]]:
+    def read(self, ids: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Reads a prompt but for its last piece.
 
         Args:
-            ids: int64 [1, length].
+            ids: Its tokens, at least one.
 
         Yields:
             The arguments with which `generate()` goes on. If it fails, nothing is kept.
         """
-        pieces = _pieces(ids[0].tolist())
+        prompt = torch.tensor([ids], device=self._model.device)
+        inputs = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+        pieces = _pieces(ids)
         if len(pieces) == 1 or not can_forget(self._model):
-            yield {}
+            yield inputs
             return
         pairs = takewhile(lambda pair: pair[0] == pair[1], zip(self._pieces, pieces, strict=False))
         shared = [piece for piece, _ in pairs][: len(pieces) - 1]
         kept = {"past_key_values": self._cache} if shared else {}
         self._pieces, self._cache = [], None
-        passes = Passes(self._model, kept, ids)
+        passes = Passes(self._model, kept, prompt)
         passes.forget(passes.read - sum(map(len, shared)))
         for piece in pieces[len(shared) : -1]:
             with torch.no_grad():
-                scores = passes.logits(ids.new_tensor([piece]), 0)
+                scores = passes.logits(prompt.new_tensor([piece]), 0)
             if scores is None:  # a few old models have no cache
-                yield {}
+                yield inputs
                 return
-        yield {"past_key_values": passes.cache}
+        yield inputs | {"past_key_values": passes.cache}
         self._pieces, self._cache = pieces, passes.cache
 
 
-def _pieces(ids: list[int]) -> list[list[int]]:
+def _pieces(ids: Sequence[int]) -> list[list[int]]:
     """Cuts a prompt. Where a piece ends does not depend on what follows soon after."""
     start, pieces = 0, []
     for size in _PIECES:
         while len(ids) - start > size:
-            pieces.append(ids[start : start + size])
+            pieces.append([*ids[start : start + size]])
             start += size
-    return [*pieces, ids[start:]]
+    return [*pieces, [*ids[start:]]]

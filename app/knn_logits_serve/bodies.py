@@ -218,7 +218,6 @@ class TraceBody(Strict):
 class Prompt:
     """A text to continue."""
 
-    inputs: Mapping[str, Any]  # arguments of the model's `generate()`
     ids: list[int]
     text: str = ""
     message: str | None = None  # the person's words, where a template put others around them

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from knn_logits import Datastore, Memory, text_ids
 from knn_logits.errors import ConfigError
 from knn_logits.hosting import PromptReader, context_length
@@ -220,9 +218,7 @@ class Served:
             )
         if not ids:
             raise Refusal("the prompt is empty: write something first", param="prompt")
-        tensor = torch.tensor([ids], device=self.model.device)
-        inputs = {"input_ids": tensor, "attention_mask": torch.ones_like(tensor)}
-        return Prompt(inputs, ids, text)
+        return Prompt(ids, text)
 
     def trace(self, body: TraceBody) -> dict[str, Any]:
         """The longest spans of a text in each datastore, without the model."""

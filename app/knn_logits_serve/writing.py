@@ -117,7 +117,7 @@ def echo_of(
         return tuple(Token(text) for text in texts)
     if memory is None:
         with torch.no_grad():
-            rows = served.model(prompt.inputs["input_ids"]).logits[0, :-1]
+            rows = served.model(torch.tensor([ids], device=served.model.device)).logits[0, :-1]
         tokens = [Token(texts[0])]
         for text, token, row in zip(texts[1:], ids[1:], rows, strict=True):
             tokens.append(scored(tokenizer, text, *_likeliest(row, token, number)))
@@ -343,10 +343,9 @@ def _write_text(
     pad = served.tokenizer.pad_token_id
     # A processor drafts passages, which gives the same text in fewer forward passes.
     generate = served.model.generate if knn is None else knn.generate
-    with served.prompts.read(prompt.inputs["input_ids"]) as read:
+    with served.prompts.read(prompt.ids) as inputs:
         output = generate(
-            **prompt.inputs,
-            **read,
+            **inputs,
             pad_token_id=min(served.ends, default=0) if pad is None else pad,
             do_sample=False,
             num_beams=1,
