@@ -303,8 +303,8 @@ def main():
     parser.set_defaults(dtype="bfloat16")
     parser.add_argument("--sets", nargs="+", default=[*PACKAGES, "docs"], help="some of these")
     parser.add_argument("--docs", default=str(PAGES), help="a folder of documentation")
-    parser.add_argument("--tokens", type=int, default=4000, help="tokens of standing text, a set")
-    parser.add_argument("--lines", type=int, default=60, help="lines to write, a set")
+    parser.add_argument("--tokens", type=int, default=4000, help="of standing text, a set")
+    parser.add_argument("--lines", type=int, default=60, help="to write, a set")
     parser.add_argument("--files", type=int, help="the most files of a datastore (default: all)")
     parser.add_argument("--lmbda", type=float, help="λ in place of the datastore's own rule")
     parser.add_argument("--threads", type=int, default=1)
@@ -341,9 +341,11 @@ def main():
         passages = Passages(tokenizer, retrieved)
         asked_spans = places(texts, spans, -(-args.tokens // SPAN))
         asked_lines = places(texts, partial(runs_of_lines, ends=ends), args.lines)
-        of_tokens = tokens_right(memory, line_of, passages, ends, asked_spans)
-        of_lines = written(memory, line_of, passages, ends, asked_lines)
-        rows = {way: of_tokens[way] | of_lines[way] for way in WAYS}
+        rows = {way: {} for way in WAYS}
+        for figures, asked_places in ((tokens_right, asked_spans), (written, asked_lines)):
+            if asked_places:
+                found = figures(memory, line_of, passages, ends, asked_places)
+                rows = {way: rows[way] | found[way] for way in WAYS}
         table = Table(name, *rows[ALONE])
         for way, row in rows.items():
             table.add_row(way, *map(str, row.values()))
