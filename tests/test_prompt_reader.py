@@ -88,23 +88,6 @@ def test_long_prompts_have_long_pieces(counted, model):
     assert counted == [1024]
 
 
-def test_an_error_leaves_nothing_half_read(model, store, text):
-    ids, reader = text[:, :140], PromptReader(model)
-
-    def fails(tokens, scores):
-        if tokens.shape[1] > 142:
-            raise RuntimeError("stopped")
-        return scores
-
-    with KNNLogitsProcessor(model, store) as knn:
-        for generate in (model.generate, knn.generate):
-            wanted, _ = written(PromptReader(model), generate, ids)
-            written(reader, generate, ids)
-            with pytest.raises(RuntimeError, match="stopped"):
-                written(reader, generate, ids, logits_processor=[fails])
-            assert torch.equal(written(reader, generate, ids)[0], wanted)
-
-
 def test_one_prompt_is_kept(model, text):
     def caches():
         gc.collect()
