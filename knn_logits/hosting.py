@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 # The numbers of tokens of a prompt's pieces, the longest first.
-_PIECES = 1024, 128
+_PIECES = 512, 64
 
 
 @dataclass(frozen=True)
