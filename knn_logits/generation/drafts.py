@@ -351,12 +351,10 @@ def can_forget(model: Any) -> bool:
     if not callable(getattr(model, "_sample", None)) or getattr(model, "_is_stateful", False):
         return False
     text_config = model.config.get_text_config()
-    types = getattr(text_config, "layer_types", None)
-    if types:
-        full = all(layer == "full_attention" for layer in types)
-    else:
-        full = not getattr(text_config, "sliding_window", None)
-    return full and not model.config.is_encoder_decoder
+    types = getattr(text_config, "layer_types", None) or ()
+    slides = not types and getattr(text_config, "sliding_window", None)
+    partial = any(layer != "full_attention" for layer in types)
+    return not (slides or partial or model.config.is_encoder_decoder)
 
 
 def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
