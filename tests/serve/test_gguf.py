@@ -36,3 +36,13 @@ def test_a_stream_names_its_documents(client):
         model="tiny+texts", prompt=PROMPT, max_tokens=8, stream=True, extra_body={"knn": STRONG}
     )
     assert last.choices[0].model_extra["sources"]["spans"]
+
+
+def test_what_two_prompts_share_is_read_once_and_changes_no_text(client):
+    shared = " ".join(TEXTS[:3])
+    prompts = [shared, f"{shared} The pump", " ".join(TEXTS[3:6]), f"{shared} The pump"]
+    _, kept, _, anew = (
+        client.completions.create(model="tiny+texts", prompt=prompt, max_tokens=8).choices[0].text
+        for prompt in prompts
+    )
+    assert kept == anew
