@@ -18,8 +18,9 @@ from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
-# A passage is compared with the text where this many tokens are the same.
-_MIN_SHARED = 6
+# A passage is compared with the text where this many tokens are the same, and a text has what a
+# passage says word for word where that many are.
+_MIN_RUN, _MIN_SHARED = 3, 6
 # The most words of a difference on each side.
 _FURTHEST = 8
 # The most passages that are compared at one position, and the most tokens around those that are the
@@ -88,7 +89,8 @@ class Quotations:
                 (length, number, position)
                 for position, length in _alike(tokens, first, positions, ids[:place])
             )
-        on = {match[1:] for match in matches} | self._going_on.pop(place, set())
+        quoted = {match for match in matches if match[0] >= _MIN_SHARED}
+        on = {match[1:] for match in quoted} | self._going_on.pop(place, set())
         same = [
             (number, position)
             for number, position in sorted(on)
@@ -104,7 +106,8 @@ class Quotations:
             }
         matches.sort(key=lambda match: -match[0])
         for length, number, position in matches[:_PASSAGES]:
-            self._compared.update(range(place - length, place))
+            if length >= _MIN_SHARED:
+                self._compared.update(range(place - length, place))
             document, _, _ = self._document(number, position)
             runs = self._runs.setdefault((number, document, position - place), [])
             if not runs or runs[-1].last < place - length:
@@ -129,12 +132,12 @@ class Quotations:
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order."""
-        words, known = words_in(text.parts(ids)), self._supported | self._compared
+        words = words_in(text.parts(ids))
         found = [
             gap
             for (store, _, _), runs in self._runs.items()
             for run in runs
-            if not {run.first - 1, run.last} <= known
+            if not {run.first - 1, run.last} <= self._supported | self._compared
             for gap in self._around(store, run, words, text)
             if not self._covers(gap, len(ids))
         ]
@@ -148,7 +151,9 @@ class Quotations:
         """Whether some passage has the words of a difference, and a token on each side of them."""
         last = min(gap.last + 1, end)
         return any(
-            run.first < gap.first and run.last + (run.last in self._supported) >= last
+            run.first < gap.first
+            and run.last + (run.last in self._supported) >= last
+            and run.last - run.first >= _MIN_SHARED
             for runs in self._runs.values()
             for run in runs
         )
@@ -157,6 +162,7 @@ class Quotations:
         self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
     ) -> Iterator[Difference]:
         """Finds the differences between a passage and the words around a run."""
+        known = self._supported | self._compared
         _, first, end = self._document(store, run.begin)
         begin = max(first, run.begin - _REACH)
         passage = self._stores[store].tokens[begin : run.begin + run.last - run.first + _REACH]
@@ -173,9 +179,16 @@ class Quotations:
             # Sentences that were put in or left out are no difference, and headings neither.
             if any(map(_ends_sentence, (*mine[a:b], *theirs[c:d]))):
                 continue
+            # A heading that ends where the text's sentence goes on is no part of that sentence.
+            if _ends_sentence(mine[a - 1]) != _ends_sentence(theirs[c - 1]):
+                continue
+            # Another passage has the words that were put in.
+            if c == d and known.issuperset(range(mine[a].first, mine[b - 1].last)):
+                continue
             left, right = codes[number - 1][1], codes[number + 1][2]
             ends = right == len(mine) and mine[-1] == every[-1]
-            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, ends=ends):
+            size = max(b - a, d - c)
+            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size, ends=ends):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
@@ -187,20 +200,20 @@ class Quotations:
 def _alike(
     tokens: Array, documents: Array, positions: Array, before: Array
 ) -> list[tuple[int, int]]:
-    """The positions with at least `_MIN_SHARED` tokens of a text before them, and how many."""
-    if len(before) < _MIN_SHARED:
+    """The positions with at least `_MIN_RUN` tokens of a text before them, and how many."""
+    if len(before) < _MIN_RUN:
         return []
-    positions = positions[positions >= _MIN_SHARED]
+    positions = positions[positions >= _MIN_RUN]
     # Most neighbors have another token before them, and need no closer look.
-    for back in range(1, _MIN_SHARED + 1):
+    for back in range(1, _MIN_RUN + 1):
         positions = positions[tokens[positions - back] == before[-back]]
         if not len(positions):
             return []
     first = documents[documents.searchsorted(positions, side="right") - 1]
-    inside = positions - _MIN_SHARED >= first
+    inside = positions - _MIN_RUN >= first
     positions, first = positions[inside], first[inside]
-    lengths, active = np.full(len(positions), _MIN_SHARED), np.arange(len(positions))
-    for back in range(_MIN_SHARED + 1, min(len(before), _REACH) + 1):
+    lengths, active = np.full(len(positions), _MIN_RUN), np.arange(len(positions))
+    for back in range(_MIN_RUN + 1, min(len(before), _REACH) + 1):
         active = active[positions[active] - back >= first[active]]
         active = active[tokens[positions[active] - back] == before[-back]]
         if not len(active):
@@ -241,7 +254,13 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
 
 
 def _is_quoted(
-    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, *, ends: bool
+    before: Sequence[_Word],
+    after: Sequence[_Word],
+    left: int,
+    right: int,
+    size: int,
+    *,
+    ends: bool,
 ) -> bool:
     """Whether enough words of a difference's sentence are the same.
 
@@ -257,7 +276,7 @@ def _is_quoted(
     # otherwise if a line begins with it. Its last word may be the difference.
     begins = small[0] > 0 or others[0] <= 1
     closes = small[1] > 0 or ends or len(sides[1]) < right
-    return begins and closes and sum(small) >= _WORDS and alike >= _MOSTLY * sum(others)
+    return begins and closes and sum(small) >= _WORDS and alike >= _MOSTLY * (sum(others) + size)
 
 
 def _ends_sentence(word: _Word) -> bool:
