@@ -171,7 +171,7 @@ class _Reading:
         return SequenceTrace(self._words[0] if opening else "", tokens)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
-        """Notes verbatim and contradicted words."""
+        """Notes verbatim and contradicted words, and numbers of other sentences."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
         text, array = InnerText(tokenizer, ids), np.array(ids)
         differences = quotations.differences(array, text)
@@ -199,3 +199,5 @@ class _Reading:
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
         for place in quotations.verbatim(differences) - {0}:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
+        for place in quotations.elsewhere(array, text) - {0}:
+            tokens[place - 1] = replace(tokens[place - 1], elsewhere=True)

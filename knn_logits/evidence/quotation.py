@@ -32,6 +32,7 @@ _WORDS = 4
 # Minimum ratio of the words that are the same, in the sentence around a difference, to its others.
 # A paraphrase has a few words in a row with its passage, too.
 _MOSTLY = 2
+_NO_VOTES = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
 
@@ -69,21 +70,17 @@ class Quotations:
         self._compared: set[int] = set()  # places of tokens that some passage has in a row
         # Passages whose words are those of the text up to the next place, by that place.
         self._going_on: dict[int, set[tuple[int, int]]] = {}
-        self._votes: dict[int, tuple[Array, Array]] = {}
+        self._votes: dict[int, tuple[Array, Array, Array]] = {}
 
     def look(self, ids: Array, place: int, neighbors: Neighbors, weights: Tensor) -> None:
         """Compares the text before a token with the text before its neighbors."""
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
-        self._votes[place] = values, weights[0].numpy()
+        self._votes[place] = values, weights[0].numpy(), entries
+        matches: list[tuple[int, int, int]] = []
         # Entries without a share in the vote do not count.
         voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
-        entries = entries[voting]
-        matches: list[tuple[int, int, int]] = []
-        for number, store in enumerate(self._stores):
-            numbers = entries - self._bounds[number]
-            if len(self._stores) > 1:
-                numbers = numbers[(numbers >= 0) & (numbers < len(store))]
-            positions = numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
+        for number, positions in self._positions(entries[voting]):
+            store = self._stores[number]
             tokens, first = np.asarray(store.tokens), store.documents.first
             matches += (
                 (length, number, position)
@@ -114,6 +111,14 @@ class Quotations:
                 runs.append(_Run(place - length, place, position - length))
             runs[-1].last = place
 
+    def _positions(self, entries: Array) -> Iterator[tuple[int, Array]]:
+        """The positions of entries in the tokens of their datastores, by datastore."""
+        for number, store in enumerate(self._stores):
+            numbers = entries - self._bounds[number]
+            if len(self._stores) > 1:
+                numbers = numbers[(numbers >= 0) & (numbers < len(store))]
+            yield number, numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
+
     def _document(self, store: int, position: int) -> tuple[int, int, int]:
         """The document of a position, and its first and last bound."""
         documents = self._stores[store].documents
@@ -125,9 +130,30 @@ class Quotations:
         differing = {place for gap in differences for place in range(gap.first, gap.last)}
         return self._supported | (self._compared - differing)
 
+    def elsewhere(self, ids: Array, text: InnerText) -> set[int]:
+        """The places of numbers that no passage has beside most other words of their sentence."""
+        words, found = words_in(text.parts(ids)), set[int]()
+        for at, word in enumerate(words):
+            values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
+            if not any(map(str.isdigit, word.bare)):
+                continue
+            agreeing = (values == ids[word.last - 1]) & (weights > -np.inf)
+            strongest = np.argsort(-weights[agreeing], kind="stable")[:_PASSAGES]
+            others = _content(words, at)
+            if not any(
+                2 * len(others & _content(theirs, place)) > len(others)
+                for number, positions in self._positions(entries[agreeing][strongest])
+                for position in positions.tolist()
+                for first, theirs in [self._words_around(number, position, 1, text)]
+                for place, their in enumerate(theirs)
+                if their.first <= position - first < their.last and their.bare == word.bare
+            ):
+                found |= set(range(word.first, word.last))
+        return found
+
     def p_knn(self, place: int, token: int) -> float:
         """The probability of a token by the neighbors at a place of the text."""
-        values, log_weights = self._votes.get(place, (np.empty(0, np.int64), np.empty(0)))
+        values, log_weights, _ = self._votes.get(place, _NO_VOTES)
         return float(np.exp(log_weights[values == token]).sum())
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
@@ -158,15 +184,21 @@ class Quotations:
             for run in runs
         )
 
+    def _words_around(
+        self, store: int, begin: int, size: int, text: InnerText
+    ) -> tuple[int, list[_Word]]:
+        """The words of a passage around some tokens, and the position of the first one."""
+        _, first, end = self._document(store, begin)
+        first = max(first, begin - _REACH)
+        passage = self._stores[store].tokens[first : min(end, begin + size + _REACH)]
+        return first, words_in(text.parts(passage.tolist()))
+
     def _around(
         self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
     ) -> Iterator[Difference]:
         """Finds the differences between a passage and the words around a run."""
         known = self._supported | self._compared
-        _, first, end = self._document(store, run.begin)
-        begin = max(first, run.begin - _REACH)
-        passage = self._stores[store].tokens[begin : run.begin + run.last - run.first + _REACH]
-        theirs = words_in(text.parts(passage[: end - begin].tolist()))
+        begin, theirs = self._words_around(store, run.begin, run.last - run.first, text)
         low, high = run.first - _REACH, run.last + _REACH
         mine = [word for word in every if word.last > low and word.first < high]
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
@@ -195,6 +227,12 @@ class Quotations:
                 a, b, c, d = (a, b + 1, c, d + 1) if mine[b].bare else (a - 1, b, c - 1, d)
             span = begin + theirs[c].first, begin + theirs[d - 1].last
             yield Difference(mine[a].first, mine[b - 1].last, store, *span, right - left - (b - a))
+
+
+def _content(words: Sequence[_Word], at: int) -> set[str]:
+    """The longer words in the sentence of a word."""
+    sides = takewhile(_goes_on, words[:at][::-1]), takewhile(_goes_on, words[at:])
+    return {one.bare for side in sides for one in side if one.bare.isalpha() and len(one.bare) > 3}
 
 
 def _alike(
@@ -266,7 +304,7 @@ def _is_quoted(
 
     Of the words before it, the nearest first, `left` are the same, and `right` of those after it.
     """
-    sides = [list(takewhile(lambda one: not _ends_sentence(one), side)) for side in (before, after)]
+    sides = [list(takewhile(_goes_on, side)) for side in (before, after)]
     same = sides[0][:left], sides[1][:right]
     unlike = sides[0][left:], sides[1][right:]
     others = [sum(bool(word.bare) for word in side) for side in unlike]
@@ -283,6 +321,10 @@ def _ends_sentence(word: _Word) -> bool:
     """Whether a word is a sign that ends a sentence, or the last of a paragraph."""
     ends = r"\n\s*\n" if word.bare else r"[.!?]|\n\s*\n"
     return bool(re.search(ends, word.written))
+
+
+def _goes_on(word: _Word) -> bool:
+    return not _ends_sentence(word)
 
 
 def _is_small(word: _Word) -> bool:

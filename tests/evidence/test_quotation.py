@@ -84,6 +84,11 @@ def test_another_text_is_not_contradicted(objections, text):
             "We know from him that now and then the keeper reads the book, and each evening I go.",
             [],
         ),
+        # A difference as long as this is another sentence that ends alike.
+        (
+            "Whoever sees an error at night may wake somebody and clear the cable drum by hand.",
+            [],
+        ),
         # After the word that differs only a sign is the same.
         ("Each morning the keeper reads the letter, then sleeps.", []),
         # A sentence of the passage, with words around it.
@@ -100,6 +105,33 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
     assert objections(left_out) == [("lights", "he lights", "7")]
     put_in = TEXTS[1].replace("clear the cable", "never clear the cable")
     assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
+
+
+def test_a_word_that_another_passage_has_is_not_put_in(build, objections, tmp_path):
+    """The word beside it was once said to differ from itself."""
+    before = TEXTS[1].partition(" clear")[0]
+    store = build([TEXTS[1], f"{before} never sleep."], tmp_path / "s", **EVERY)
+    assert objections(TEXTS[1].replace("clear the cable", "never clear the cable"), store) == []
+
+
+def test_a_heading_is_no_part_of_the_sentence_below_it(build, objections, tmp_path):
+    says = "lights more than seven lamps in the harbour each evening."
+    store = build([f"The Keeper Of A Lamp\n\nNobody {says}"], tmp_path / "s", **EVERY)
+    assert objections(f"The keeper of a lamp {says}", store) == []
+
+
+def test_a_number_needs_a_passage_about_the_same_thing(build, explain, tmp_path):
+    other = "The depth of a deep shaft is limited to 1000 steps by default."
+    store = build([*TEXTS, other], tmp_path / "s", k=16, lmbda=0.9, temperature=1.0)
+
+    def agreeing(text):
+        tokens = explain(store, text, k=16, lmbda=0.9, temperature=1.0)[0].tokens
+        return "".join(one.token for one in tokens if one.meaning != "own")
+
+    assert "1000" in agreeing(other)
+    assert "1000" in agreeing(other.replace("The depth of a deep", "The long way of this"))
+    wrong = agreeing("The number of attached databases is limited to 1000 by default.")
+    assert not any(map(str.isdigit, wrong))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +230,7 @@ def by_line(model, tmp_path_factory):
     cut = Regex(r"\.\n| ?\w+\u00a0| ?[\w\u0301]+|[^\w]")
     made.pre_tokenizer, made.decoder = pre_tokenizers.Split(cut, "isolated"), decoders.Fuse()
     trainer = trainers.WordLevelTrainer(special_tokens=["<e>"], show_progress=False)
-    texts = [CAFE, *VARIANTS.values(), " waves"]
+    texts = [CAFE, *VARIANTS.values(), " waves never"]
     made.train_from_iterator(texts, trainer)
     own = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<e>", unk_token="<e>")
     folder = tmp_path_factory.mktemp("line") / "s"
@@ -224,6 +256,14 @@ def test_the_same_words_in_other_characters_are_no_difference(model, by_line, te
 
     assert against(text) == []
     assert against(text.replace("weather", "waves")) == [("waves", "weather")]
+
+
+def test_a_short_sentence_is_compared(model, by_line):
+    """No six of its words in a row are those of the passage."""
+    own, store = by_line
+    trace = explain(model, own, store, "The harbour café never opens at seven.", **EVERY)[0]
+    against = [(one.token, one.by_memory.token) for one in trace.tokens if one.by_memory]
+    assert against == [(" never", " opens"), (" opens", " opens")]
 
 
 def test_a_first_word_is_cut_without_the_space_that_a_passage_has_before_it(
