@@ -220,7 +220,7 @@ class Quotations:
             left, right = codes[number - 1][1], codes[number + 1][2]
             ends = right == len(mine) and mine[-1] == every[-1]
             size = max(b - a, d - c)
-            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size, ends=ends):
+            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size, ends):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
@@ -239,25 +239,16 @@ def _alike(
     tokens: Array, documents: Array, positions: Array, before: Array
 ) -> list[tuple[int, int]]:
     """The positions with at least `_MIN_RUN` tokens of a text before them, and how many."""
-    if len(before) < _MIN_RUN:
-        return []
-    positions = positions[positions >= _MIN_RUN]
-    # Most neighbors have another token before them, and need no closer look.
-    for back in range(1, _MIN_RUN + 1):
-        positions = positions[tokens[positions - back] == before[-back]]
-        if not len(positions):
-            return []
     first = documents[documents.searchsorted(positions, side="right") - 1]
-    inside = positions - _MIN_RUN >= first
-    positions, first = positions[inside], first[inside]
-    lengths, active = np.full(len(positions), _MIN_RUN), np.arange(len(positions))
-    for back in range(_MIN_RUN + 1, min(len(before), _REACH) + 1):
+    lengths, active = np.zeros(len(positions), np.int64), np.arange(len(positions))
+    for back in range(1, min(len(before), _REACH) + 1):
         active = active[positions[active] - back >= first[active]]
         active = active[tokens[positions[active] - back] == before[-back]]
         if not len(active):
             break
         lengths[active] = back
-    return list(zip(positions.tolist(), lengths.tolist(), strict=True))
+    found = lengths >= _MIN_RUN
+    return list(zip(positions[found].tolist(), lengths[found].tolist(), strict=True))
 
 
 class _Word(NamedTuple):
@@ -292,13 +283,7 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
 
 
 def _is_quoted(
-    before: Sequence[_Word],
-    after: Sequence[_Word],
-    left: int,
-    right: int,
-    size: int,
-    *,
-    ends: bool,
+    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, size: int, ends: bool
 ) -> bool:
     """Whether enough words of a difference's sentence are the same.
 
