@@ -119,6 +119,9 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
     one.attach(tmp_path / "e.jsonl")
     expect(page.locator("#chat .kl-error")).to_contain_text("e.jsonl cannot be read")
+    page.get_by_label("Your question").fill("How old is the kiln?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#chat .kl-error")).to_have_count(0)
     # A browser cuts a text that is too long, and says nothing.
     one.tab("Generate")
     page.locator("#prompt textarea").fill("")

@@ -9,6 +9,9 @@ const asked = () => theChat.asked();
 // Scrolls to an element, of which chat.css keeps a margin from the form.
 const reveal = (element) => element.scrollIntoView({ block: "nearest" });
 
+// The sentence of a passage that is quoted or nearest.
+const sentenceOf = ({ text }) => (text.find(([, marked]) => marked)?.[0] ?? text.map(([part]) => part).join("")).trim();
+
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
     if (!event.target.open) return;
@@ -16,17 +19,15 @@ const passageOf = (passage, frame, read) => {
     event.target.querySelector("mark")?.scrollIntoView({ block: "nearest" });
   };
   return h("details", { class: "kl-source", ontoggle: opened },
-    h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null),
+    h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
+      frame.answered === false ? h("span", { class: "kl-from" }, rendered(toAWord(sentenceOf(passage)))) : null),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
 // The nearest passage where no document says the answer: its nearest sentence in grey.
-const nearest = ({ text }) => {
-  const sentence = text.find(([, marked]) => marked)?.[0] ?? text.map(([part]) => part).join("");
-  return [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps not an answer:")),
-    h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(toAWord(sentence.trim(), MOST_NEAREST)))];
-};
+const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps not an answer:")),
+  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(toAWord(sentenceOf(passage), MOST_NEAREST)))];
 
 // The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
 const saidIn = (frame, read) => {
@@ -152,6 +153,9 @@ const chat = (element, props, trigger, watch) => {
   const history = () => turns.filter((one) => one.frame?.done && one.frame.text && !one.frame.message).slice(-MOST_PAIRS)
     .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
 
+  // What was said of documents does not hold for what follows.
+  const quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
+
   const ask = (question) => {
     const none = question.trim() && !form.stores.length;
     complain(document.getElementById("chat-line"), none && "Choose at least one of the documents.");
@@ -160,6 +164,7 @@ const chat = (element, props, trigger, watch) => {
       return;
     }
     if (question === field().value) fill(field(), "");
+    quiet();
     const before = running();
     if (before) {
       end(before, "another question was asked");
@@ -246,7 +251,7 @@ const chat = (element, props, trigger, watch) => {
       if (running()) document.getElementById("chat-stop").click();
       turns = [];
       if (mine) mine.gone = null;
-      if (!building) Object.assign(build, { className: "kl-looking", textContent: "" });
+      quiet();
       keep();
       drawAll();
       field().focus();

@@ -89,6 +89,8 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps not an answer:")
     mark = reply.locator("details").first.locator("mark")
     assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
+    # Each passage says how it begins, since several may have the same title.
+    assert mark.text_content().strip()[:20] in reply.locator("summary").first.inner_text()
     # It is grey, and its alternatives stand below.
     soft = "(one) => getComputedStyle(one).color"
     grey = reply.locator(".kl-from").first.evaluate(soft)
