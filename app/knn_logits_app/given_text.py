@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import shorten
 from typing import Any
 
 import gradio as gr
@@ -16,8 +17,8 @@ from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
 MOST_MEASURED = 40_000
-# A smaller share of the perplexity is no change.
-_LEAST_CHANGE = 0.0005
+# A smaller change of the perplexity may be noise.
+_LEAST_CHANGE = 0.005
 _WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 
 
@@ -72,7 +73,8 @@ def build_evaluate(server: Server, controls: Controls) -> None:
         except Exception as error:
             yield views.notice(friendly(error), kind="error")
 
-    button.click(on_evaluate, [*controls.lookup, text], [output], **_WAITING)
+    inputs = [*controls.lookup, text]
+    button.click(on_evaluate, inputs, [output], trigger_mode="always_last", **_WAITING)
 
 
 def _text_and_button(name: str, **box: Any) -> tuple[gr.Textbox, gr.Button]:
@@ -97,11 +99,12 @@ def measured_html(
         return views.notice(line, kind="worse")
     change = mixed / alone - 1
     verb, kind = ("lowers", "done") if change < 0 else ("raises", "worse")
-    by = f" by {abs(change):.1%}"
+    by = f"by {abs(change):.1%}"
     if abs(change) < _LEAST_CHANGE:
-        verb, kind, by = "does not change", "done", ""
+        verb, kind, by = "hardly changes", "note", f"({change:+.1%})"
+    begins = shorten(text, 50, placeholder=" …")
     line = (
-        f"The memory {verb} the perplexity of these {total.tokens:,} tokens{by}: "
+        f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
     if total.is_held:

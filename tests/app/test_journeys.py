@@ -15,6 +15,7 @@ from app.conftest import PATIENCE, eventually, expect, serving, stop_heard
 from app.test_raw_requests import call, form
 from app.writing import explain, open_word, opened, slide, text_of, words
 from knn_logits import Datastore
+from knn_logits_app import given_text
 from knn_logits_app.decoding import TokenStream
 from knn_logits_app.library import Library
 
@@ -68,7 +69,7 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     expect(panel).to_have_count(0)
     page.keyboard.press("Space")
     # The document is read whole, with its passage marked, as often as one wants.
-    for leave in ("Escape", "Close the document"):
+    for leave in ("Escape", "Back", "Close the document"):
         page.locator("#answers .kl-open").first.click()
         drawer = page.get_by_role("dialog")
         expect(drawer.locator("mark")).to_have_text("adjust the front hose")
@@ -78,10 +79,15 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
         assert text.rstrip().endswith("lever.")
         if leave == "Escape":
             page.keyboard.press(leave)
+        elif leave == "Back":
+            page.go_back()
         else:
             drawer.get_by_role("button", name=leave).click()
         expect(drawer).to_have_count(0)
         assert page.evaluate("document.activeElement.className") == "kl-open"
+    page.go_back()
+    expect(panel).to_have_count(0)
+    expect(text_of(page)).to_be_visible()
 
 
 def test_the_memory_is_of_several_datastores(one):
@@ -334,6 +340,26 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
     for store in library.stores.values():
         line = re.compile(rf"{len(store):,} entries, .*Apache-2.0")
         expect(page.locator("#side details p", has_text=line)).to_be_visible()
+
+
+def test_the_newer_of_two_texts_is_measured_and_named(one, monkeypatch):
+    measure, begun, go = given_text.evaluate, threading.Event(), threading.Event()
+
+    def held(*given, **named):
+        begun.set()
+        go.wait(PATIENCE)
+        return measure(*given, **named)
+
+    monkeypatch.setattr(given_text, "evaluate", held)
+    one.tab("Evaluate")
+    box, line = one.page.locator("#evaluate-text textarea"), one.page.locator("#evaluated p")
+    box.fill("The lathe is old.")
+    one.page.locator("#evaluate").click()
+    assert begun.wait(PATIENCE)
+    box.fill("Travellers thank Bishop Korrin for the wide bridge.")
+    one.page.locator("#evaluate").click()
+    go.set()
+    expect(line).to_contain_text("the perplexity of “Travellers thank Bishop Korrin for the")
 
 
 def test_an_answer_survives_a_reload(one):

@@ -197,13 +197,15 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
 
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
-    assert "lowers the perplexity of these" in html
+    assert f"lowers the perplexity of “{MEASURED[:43]} …” (" in html
     assert "the documents hold" not in html
     held = (TINY / "manual.jsonl").read_text().splitlines()[0]
     warned = measured_html(session, json.loads(held)["text"], Lookup(("manual",)), Deadline(60))
     assert "But the documents hold 100.0% of them, so other text gains less." in warned
     silent = measured_html(session, MEASURED, Lookup(("manual",), {"lmbda": 0.0}), Deadline(60))
-    assert "does not change the perplexity of these" in silent
+    assert "kl-note" in silent
+    assert "hardly changes the perplexity" in silent
+    assert "(+0.0%)" in silent
     documents_alone = Lookup(("manual",), {"lmbda": 1.0})
     assert "the perplexity is infinite" in measured_html(
         session, MEASURED, documents_alone, Deadline(60)

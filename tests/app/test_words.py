@@ -39,6 +39,9 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     found = drawn(token(" K", 0.9, [other], changed=True), token("-96", 0.4))
     assert found["headline"] == "The memory changed no word."
     assert found["words"][0][1:] == ["kl-w", "no passage has the whole number: 40% by the memory"]
+    found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], elsewhere=True), kind="explain")
+    elsewhere = "the passages with this number are about something else: 90% by the memory"
+    assert found["words"][0][1:] == ["kl-w", elsewhere]
 
 
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():

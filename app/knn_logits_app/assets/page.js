@@ -109,13 +109,12 @@ for (const kind of ["dragover", "drop"])
     field.dispatchEvent(new Event("change", { bubbles: true }));
   });
 
-// In a narrow window Back closes a sheet, and does not leave the page: an entry of the browser's history
-// stands for it.
+// Back closes a panel or a sheet, and does not leave the page: an entry of the browser's history stands for it.
 const SHEETS = ".kl-panels .kl-close, #open-settings[aria-expanded=true], dialog[open] .kl-close";
 const openSheets = () => [...document.querySelectorAll(SHEETS)].filter((one) => one.checkVisibility({ visibilityProperty: true }));
 let entered = false;
 for (const kind of ["click", "keyup"]) document.addEventListener(kind, () => setTimeout(() => {
-  const open = sheets() && openSheets().length > 0;
+  const open = openSheets().length > 0;
   if (open && !entered) history.pushState(null, "");
   if (!open && entered) history.back();
   entered = open;

@@ -36,6 +36,7 @@ const judged = (word, states) => {
   const share = Math.min(...decisive.map((one) => states[one].share));
   let meaning = ["changed", "agreed"].find(has) ?? "own";
   if (share < LEAST) meaning = "own";
+  else if (mine.some((one) => one.elsewhere)) meaning = "elsewhere";
   else if (/\p{N}/u.test(word.text) && mine[0].neighbors && !passagesOf(word, states).length) meaning = "pieces";
   if (has("contradicted")) meaning = "contradicted";
   const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
