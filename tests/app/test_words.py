@@ -57,14 +57,13 @@ def test_a_word_beside_a_quoted_passage_is_marked():
     passage = neighbor(before="First of all", word=" straighten the cover")
     document = DocumentShare("s", "d", "Error E941", None, 0.999)
     rival = Rival(passage.word, 0.001, document, 17, passage, length=3)
-    against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
-    found = drawn(token(" to", 0.9), against, kind="explain")
-    assert found["words"][1][1] == "kl-w kl-not"
-    one = (
-        "1 difference in the 1 of 2 words that were compared with a passage. Nothing is known of "
-        "the rest."
-    )
-    assert found["headline"] == one
+    against = [
+        token(word, 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival) for word in (" bend", " it")
+    ]
+    found = drawn(token(" to", 0.9), *against, kind="explain")
+    assert [look for _, look, _ in found["words"]] == ["kl-w kl-agreed", *["kl-w kl-not"] * 2]
+    # Two words in whose place the passage has one are one difference.
+    assert found["headline"].startswith("1 difference in the 2 of 3 words that were compared")
 
 
 def test_an_answer_that_is_stopped_before_its_first_word_says_so():

@@ -21,7 +21,7 @@ const read = (side, kind) => {
 const differencesOf = (known) => {
   const groups = [];
   known.words.filter((word) => word.text && word.meaning === "contradicted").forEach((word) => {
-    if (groups.at(-1)?.against === word.against) groups.at(-1).words.push(word);
+    if (groups.at(-1)?.against.entry === word.against.entry) groups.at(-1).words.push(word);
     else groups.push({ words: [word], against: word.against });
   });
   return groups;
