@@ -105,8 +105,7 @@ class Session:
         """Finds the sources of a text."""
         library = self.library
         library.reader.check_text(text, self.limits)
-        memory = library.memory.over(self.stores(lookup, private))
-        memory = memory.asked(**settings_of(lookup))
+        memory = library.memory.over(self.stores(lookup, private)).asked(**settings_of(lookup))
         trace = explain(
             library.model, library.tokenizer, memory, text,
             max_neighbors=PASSAGES, candidates=CANDIDATES,

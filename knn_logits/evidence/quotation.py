@@ -165,7 +165,6 @@ class Quotations:
             for run in runs
             if not {run.first - 1, run.last} <= self._supported | self._compared
             for gap in self._around(store, run, words, text)
-            if not self._covers(gap, len(ids))
         ]
         chosen: list[Difference] = []
         for gap in sorted(found, key=lambda gap: -gap.same):
@@ -173,11 +172,10 @@ class Quotations:
                 chosen.append(gap)
         return sorted(chosen, key=lambda gap: gap.first)
 
-    def _covers(self, gap: Difference, end: int) -> bool:
-        """Whether some passage has the words of a difference, and a token on each side of them."""
-        last = min(gap.last + 1, end)
+    def _covers(self, first: int, last: int) -> bool:
+        """Whether a passage has the tokens [first, last) of the text, and the one before them."""
         return any(
-            run.first < gap.first
+            run.first < first
             and run.last + (run.last in self._supported) >= last
             and run.last - run.first >= _MIN_SHARED
             for runs in self._runs.values()
@@ -197,7 +195,6 @@ class Quotations:
         self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
     ) -> Iterator[Difference]:
         """Finds the differences between a passage and the words around a run."""
-        known = self._supported | self._compared
         begin, theirs = self._words_around(store, run.begin, run.last - run.first, text)
         low, high = run.first - _REACH, run.last + _REACH
         mine = [word for word in every if word.last > low and word.first < high]
@@ -214,13 +211,12 @@ class Quotations:
             # A heading that ends where the text's sentence goes on is no part of that sentence.
             if _ends_sentence(mine[a - 1]) != _ends_sentence(theirs[c - 1]):
                 continue
-            # Another passage has the words that were put in.
-            if c == d and known.issuperset(range(mine[a].first, mine[b - 1].last)):
-                continue
             left, right = codes[number - 1][1], codes[number + 1][2]
             ends = right == len(mine) and mine[-1] == every[-1]
             size = max(b - a, d - c)
             if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size, ends):
+                continue
+            if self._covers(mine[a].first, mine[max(a, b - 1)].last):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
