@@ -136,7 +136,8 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
 
 def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
     """Finds the document with the largest share in all tokens of a word."""
-    supported = _is_raised(tokens) and contradiction(tokens) is None
+    meanings = {token.meaning for token in tokens}
+    supported = meanings & {"changed", "agreed"} and "contradicted" not in meanings
     strongest = word_sources(tokens, 1) if supported else []
     return strongest[0] if strongest and strongest[0].document.share >= LEAST_INFLUENCE else None
 
@@ -171,14 +172,6 @@ def word_sources(tokens: Sequence[TokenTrace], number: int = 3) -> list[Source]:
                 break
         sources.append(Source(text, list(tokens), total, document, neighbor, after))
     return sources
-
-
-def _is_raised(tokens: Sequence[TokenTrace]) -> bool:
-    before = after = 1.0
-    for token in tokens:
-        if token.p is not None and token.p_lm is not None:
-            before, after = before * token.p_lm, after * token.p
-    return after >= before
 
 
 def _place(document: DocumentShare) -> tuple[str, str]:

@@ -156,7 +156,7 @@ def voted(text, *votes):
     ]
     documents = [DocumentShare(store, "0", None, None, share) for store, share in votes]
     total = sum(share for _, share in votes)
-    return TokenTrace(text, 0, 0.5, 0.5, 0.5, 0.5, total, neighbors, documents=documents)
+    return TokenTrace(text, 0, 0.5, 0.1, 0.5, 0.5, total, neighbors, documents=documents)
 
 
 def test_documents_of_two_datastores_with_one_id_are_two(capsys):
@@ -173,3 +173,5 @@ def test_words_from_two_datastores_are_no_passage():
     one, other = voted("harp", ("a", 0.9)), voted(" harp", ("b", 0.9))
     one.neighbors[0] = replace(one.neighbors[0], after=" harp")
     assert len(main_sources(SequenceTrace("", [one, other]), 5)) == 2
+    # What has no colour has no source.
+    assert not main_sources(SequenceTrace("", [replace(one, elsewhere=True)]), 5)
