@@ -67,19 +67,22 @@ def test_a_word_shows_the_documents_that_did_most_for_all_of_it(drawing):
 
 def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     document = DocumentShare("s", "d", "Error E941", None, 0.001)
-    passage = neighbor(
-        store="s",
-        document="d",
-        title="Error E941, page 3",
-        before="First of all",
-        word=" straighten the cover",
-    )
+    named = {"store": "s", "document": "d", "title": "Error E941, page 3"}
+    passage = neighbor(before="First of all", word=" straighten the cover", **named)
     rival = Rival(" straighten the cover", 0.001, document, 17, passage, length=3)
-    against = token(" bend", 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival)
-    frame = views.frame({"text": answer(token(" to", 0.9), against)}, {}, kind="explain")
+    against = [
+        token(word, 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival) for word in (" bend", " it")
+    ]
+    frame = views.frame({"text": answer(token(" to", 0.9), *against)}, {}, kind="explain")
     page = drawing(frame)
-    listed = "Your text: bend · Source: straighten the cover (Error E941, page 3)"
+    # Two words in whose place the passage has others are one difference.
+    listed = "Your text: bend it · Source: straighten the cover (Error E941, page 3)"
     assert shown(page, ".kl-differences") == listed
+    assert page.locator(".kl-text .kl-not").all_inner_texts() == ["bend", "it"]
+    assert shown(page, ".kl-headline") == (
+        "1 difference in the 2 of 3 words that were compared with a passage. Nothing is known of "
+        "the rest."
+    )
     said = "The memory says straighten the cover here."
     assert shown(page, ".kl-panel .kl-against p").startswith(said)
     # The passage comes first, with its place and all of its words, and no other document beside it.

@@ -38,13 +38,16 @@ def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder,
     assert 'pip install "knn-logits[app]"' in done.line
 
 
-def test_what_cannot_be_served_is_one_line(run, model_folder, store, monkeypatch):
+def test_what_cannot_be_served_is_one_line(
+    run, model_folder, store, monkeypatch, marian_folder, pair_store
+):
     def busy(*_, **__):
         raise OSError("Cannot find empty port in range: 80-80")
 
     monkeypatch.setattr("knn_logits_app.server.launch", busy)
     run.refused("app", model_folder, "/nowhere")
     assert "--port" in run.refused("app", model_folder, store.folder).line
+    assert "encoder-decoder" in run.refused("app", marian_folder, pair_store.folder).line
 
 
 def test_a_page_prints_nothing(library, capfd):
@@ -60,7 +63,3 @@ def test_a_page_without_requests_rests(library):
     assert "asyncio.sleep(self.sleep_when_free)" in waiting
     # gradio's own pause of 0.001 takes 7% of a core.
     assert page._queue.sleep_when_free == 0.02
-
-
-def test_an_encoder_decoder_model_is_refused(run, launched, marian_folder, pair_store):
-    assert "encoder-decoder" in run.refused("app", marian_folder, pair_store.folder).line

@@ -3,7 +3,7 @@
 import pytest
 
 from app.answers import answer, drawn, neighbor, token
-from knn_logits.evidence.records import DocumentShare, Rival
+from knn_logits.evidence.records import DocumentShare
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
@@ -49,25 +49,11 @@ def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():
     assert hint.startswith("the memory makes it less likely: 30%")
 
 
-def test_a_word_beside_a_quoted_passage_is_marked():
-    found = drawn(token(" to", 0.9), token(" bend", 0.0), kind="explain")
-    assert found["headline"] == (
+def test_an_answer_of_no_words_and_a_text_of_no_passage_say_so():
+    assert drawn(token(" ", 0.9, changed=True))["headline"] == "No word was written."
+    assert drawn(token(" to", 0.9), kind="explain")["headline"] == (
         "Nothing was compared: no passage has six words of this text in a row."
     )
-    passage = neighbor(before="First of all", word=" straighten the cover")
-    document = DocumentShare("s", "d", "Error E941", None, 0.999)
-    rival = Rival(passage.word, 0.001, document, 17, passage, length=3)
-    against = [
-        token(word, 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival) for word in (" bend", " it")
-    ]
-    found = drawn(token(" to", 0.9), *against, kind="explain")
-    assert [look for _, look, _ in found["words"]] == ["kl-w kl-agreed", *["kl-w kl-not"] * 2]
-    # Two words in whose place the passage has one are one difference.
-    assert found["headline"].startswith("1 difference in the 2 of 3 words that were compared")
-
-
-def test_an_answer_that_is_stopped_before_its_first_word_says_so():
-    assert drawn(token(" ", 0.9, changed=True))["headline"] == "No word was written."
 
 
 def test_an_answer_that_grows_has_colours_and_no_sources():

@@ -107,17 +107,21 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
     assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
 
 
-def test_a_word_that_another_passage_has_is_not_put_in(build, objections, tmp_path):
-    """The word beside it was once said to differ from itself."""
-    before = TEXTS[1].partition(" clear")[0]
-    store = build([TEXTS[1], f"{before} never sleep."], tmp_path / "s", **EVERY)
-    assert objections(TEXTS[1].replace("clear the cable", "never clear the cable"), store) == []
+LAMPS = "lights more than seven lamps in the harbour each evening."
 
 
-def test_a_heading_is_no_part_of_the_sentence_below_it(build, objections, tmp_path):
-    says = "lights more than seven lamps in the harbour each evening."
-    store = build([f"The Keeper Of A Lamp\n\nNobody {says}"], tmp_path / "s", **EVERY)
-    assert objections(f"The keeper of a lamp {says}", store) == []
+@pytest.mark.parametrize(
+    ("documents", "text"),
+    [
+        # A heading is no part of the sentence below it.
+        ([f"The Keeper Of A Lamp\n\nNobody {LAMPS}"], f"The keeper of a lamp {LAMPS}"),
+        # Another passage has the word that was put in. The next one once differed from itself.
+        ([f"The keeper {LAMPS}", "The keeper lights more than all moons."],
+         f"The keeper {LAMPS.replace('seven', 'all seven')}"),
+    ],
+)  # fmt: skip
+def test_what_passages_have_together_is_no_difference(build, objections, tmp_path, documents, text):
+    assert objections(text, build(documents, tmp_path / "s", **EVERY)) == []
 
 
 def test_a_number_needs_a_passage_about_the_same_thing(build, explain, tmp_path):
@@ -347,9 +351,7 @@ def press(build, tmp_path_factory):
 )
 def test_a_whole_number_is_named(objections, press, old, new):
     assert objections(PRESS.replace(old, new), press) == [(new, old, "0")]
-
-
-def test_a_number_near_the_beginning_of_a_text_is_compared(objections, press):
+    # One near the beginning of a text, too.
     text = "It takes 4.8 kilograms of fruit at once and gives much juice."
     assert objections(text, press) == [("4.8", "2.8", "0")]
 
