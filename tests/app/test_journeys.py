@@ -352,14 +352,12 @@ def test_the_newer_of_two_texts_is_measured_and_named(one, monkeypatch):
 
     monkeypatch.setattr(given_text, "evaluate", held)
     one.tab("Evaluate")
-    box, line = one.page.locator("#evaluate-text textarea"), one.page.locator("#evaluated p")
-    box.fill("The lathe is old.")
-    one.page.locator("#evaluate").click()
-    assert begun.wait(PATIENCE)
-    box.fill("Travellers thank Bishop Korrin for the wide bridge.")
-    one.page.locator("#evaluate").click()
+    for text in ("The lathe is old.", BISHOP):
+        one.page.locator("#evaluate-text textarea").fill(text)
+        one.page.locator("#evaluate").click()
+        assert begun.wait(PATIENCE)
     go.set()
-    expect(line).to_contain_text("the perplexity of “Travellers thank Bishop Korrin for the")
+    expect(one.page.locator("#evaluated p")).to_contain_text(f"the perplexity of “{BISHOP}”")
 
 
 def test_an_answer_survives_a_reload(one):

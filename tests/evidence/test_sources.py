@@ -77,9 +77,7 @@ def test_a_piece_that_many_documents_have_does_not_hide_the_source_of_a_number()
     assert (source.words, source.document.document) == (" 4044", "a")
     assert source.total == pytest.approx(0.83)
     assert source.document.share == pytest.approx(1.735 / 3)
-
-
-def test_a_document_that_gave_the_beginning_only_is_no_source_of_a_number():
+    # A document that gave the beginning only is none.
     tokens = [shared(" K-", a=0.9), shared("1111", b=0.9)]
     assert main_sources(SequenceTrace("", tokens), 5) == []
 

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import math
 
 import pytest
 import torch
@@ -126,25 +125,6 @@ def test_without_recording_there_is_no_trace(model, tokenizer, store):
         output = model.generate(**inputs, max_new_tokens=3, logits_processor=[knn])
         with pytest.raises(TraceError, match="record=True"):
             knn.trace(output, tokenizer)
-
-
-def test_finished_rows_end_at_their_last_token(model, tokenizer, store):
-    """A row that has ended is padded by generate(); the padding is no part of the trace."""
-    inputs = tokenizer(["The harbour crane", "a"], return_tensors="pt", padding=True)
-    with KNNLogitsProcessor(model, store) as knn:
-
-        def end_first(_, scores):
-            scores = scores.clone()
-            scores[0] = -math.inf
-            scores[0, 0] = 0.0
-            return scores
-
-        output = model.generate(
-            **inputs, max_new_tokens=5, do_sample=False, logits_processor=[knn, end_first]
-        )
-        trace = knn.trace(output, tokenizer)
-    assert [one.token for one in trace[0].tokens] == ["<|endoftext|>"]
-    assert len(trace[1].tokens) > 1
 
 
 def generated(model, knn, ids, **settings):
