@@ -20,7 +20,7 @@ const passageOf = (passage, frame, read) => {
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered === false ? h("span", { class: "kl-from" }, rendered(toAWord(sentenceOf(passage)))) : null),
+      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(toAWord(sentenceOf(passage))))] : null),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
