@@ -133,20 +133,22 @@ class Quotations:
     def elsewhere(self, ids: Array, text: InnerText) -> set[int]:
         """The places of numbers that no passage has beside most other words of their sentence."""
         words, found = words_in(text.parts(ids)), set[int]()
-        for at, word in enumerate(words):
+        for word in words:
             values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
             if not any(map(str.isdigit, word.bare)):
                 continue
             agreeing = (values == ids[word.last - 1]) & (weights > -np.inf)
             strongest = np.argsort(-weights[agreeing], kind="stable")[:_PASSAGES]
-            others = _content(words, at)
-            if not any(
-                2 * len(others & _content(theirs, place)) > len(others)
+            others = _content(_sentences(words, word.first, word.last))
+            sentences = [
+                self._sentences(number, position, 1, text)[1]
                 for number, positions in self._positions(entries[agreeing][strongest])
                 for position in positions.tolist()
-                for first, theirs in [self._words_around(number, position, 1, text)]
-                for place, their in enumerate(theirs)
-                if their.first <= position - first < their.last and their.bare == word.bare
+            ]
+            if not any(
+                2 * len(others & _content(theirs)) > len(others)
+                for theirs in sentences
+                if word.bare in [their.bare for their in theirs]
             ):
                 found |= set(range(word.first, word.last))
         return found
@@ -182,22 +184,22 @@ class Quotations:
             for run in runs
         )
 
-    def _words_around(
+    def _sentences(
         self, store: int, begin: int, size: int, text: InnerText
-    ) -> tuple[int, list[_Word]]:
-        """The words of a passage around some tokens, and the position of the first one."""
+    ) -> tuple[int, Sequence[_Word]]:
+        """The sentences of some tokens of a document, and the position that they count from."""
         _, first, end = self._document(store, begin)
         first = max(first, begin - _REACH)
         passage = self._stores[store].tokens[first : min(end, begin + size + _REACH)]
-        return first, words_in(text.parts(passage.tolist()))
+        words = words_in(text.parts(passage.tolist()))
+        return first, _sentences(words, begin - first, begin - first + size)
 
     def _around(
         self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
     ) -> Iterator[Difference]:
-        """Finds the differences between a passage and the words around a run."""
-        begin, theirs = self._words_around(store, run.begin, run.last - run.first, text)
-        low, high = run.first - _REACH, run.last + _REACH
-        mine = [word for word in every if word.last > low and word.first < high]
+        """Finds the differences between the sentences of a run in a passage and in the text."""
+        begin, theirs = self._sentences(store, run.begin, run.last - run.first, text)
+        mine = _sentences(every, run.first, run.last)
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
         codes = matcher.get_opcodes()
         # Words before and after all those that are the same are no difference.
@@ -208,13 +210,9 @@ class Quotations:
             # Sentences that were put in or left out are no difference, and headings neither.
             if any(map(_ends_sentence, (*mine[a:b], *theirs[c:d]))):
                 continue
-            # A heading that ends where the text's sentence goes on is no part of that sentence.
-            if _ends_sentence(mine[a - 1]) != _ends_sentence(theirs[c - 1]):
-                continue
             left, right = codes[number - 1][1], codes[number + 1][2]
-            ends = right == len(mine) and mine[-1] == every[-1]
             size = max(b - a, d - c)
-            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size, ends):
+            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size):
                 continue
             if self._covers(mine[a].first, mine[max(a, b - 1)].last):
                 continue
@@ -225,10 +223,19 @@ class Quotations:
             yield Difference(mine[a].first, mine[b - 1].last, store, *span, right - left - (b - a))
 
 
-def _content(words: Sequence[_Word], at: int) -> set[str]:
-    """The longer words in the sentence of a word."""
-    sides = takewhile(_goes_on, words[:at][::-1]), takewhile(_goes_on, words[at:])
-    return {one.bare for side in sides for one in side if one.bare.isalpha() and len(one.bare) > 3}
+def _sentences(words: Sequence[_Word], first: int, last: int) -> Sequence[_Word]:
+    """The words of the sentences that have the tokens [first, last)."""
+    inside = [at for at, word in enumerate(words) if word.last > first and word.first < last]
+    if not inside:
+        return []
+    before = list(takewhile(_goes_on, words[: inside[0]][::-1]))
+    after = list(takewhile(_goes_on, words[inside[-1] :]))
+    return words[inside[0] - len(before) : inside[-1] + len(after) + 1]
+
+
+def _content(words: Sequence[_Word]) -> set[str]:
+    """The longer words."""
+    return {word.bare for word in words if word.bare.isalpha() and len(word.bare) > 3}
 
 
 def _alike(
@@ -279,7 +286,7 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
 
 
 def _is_quoted(
-    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, size: int, ends: bool
+    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, size: int
 ) -> bool:
     """Whether enough words of a difference's sentence are the same.
 
@@ -294,7 +301,7 @@ def _is_quoted(
     # A sentence may begin with names and numbers only, as with a date. Its first word is cut
     # otherwise if a line begins with it. Its last word may be the difference.
     begins = small[0] > 0 or others[0] <= 1
-    closes = small[1] > 0 or ends or len(sides[1]) < right
+    closes = small[1] > 0 or len(sides[1]) <= right
     return begins and closes and sum(small) >= _WORDS and alike >= _MOSTLY * (sum(others) + size)
 
 
