@@ -78,7 +78,6 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     # Two words in whose place the passage has others are one difference.
     listed = "Your text: bend it · Source: straighten the cover (Error E941, page 3)"
     assert shown(page, ".kl-differences") == listed
-    assert page.locator(".kl-text .kl-not").all_inner_texts() == ["bend", "it"]
     assert shown(page, ".kl-headline") == (
         "1 difference in the 2 of 3 words that were compared with a passage. Nothing is known of "
         "the rest."

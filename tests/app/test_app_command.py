@@ -38,9 +38,7 @@ def test_without_gradio_one_line_names_the_extra(run, monkeypatch, model_folder,
     assert 'pip install "knn-logits[app]"' in done.line
 
 
-def test_what_cannot_be_served_is_one_line(
-    run, model_folder, store, monkeypatch, marian_folder, pair_store
-):
+def test_refusals_are_one_line(run, model_folder, store, monkeypatch, marian_folder, pair_store):
     def busy(*_, **__):
         raise OSError("Cannot find empty port in range: 80-80")
 

@@ -135,12 +135,9 @@ def test_a_stopped_text_keeps_its_sources(session, library):
     assert len(found.trace[0].tokens) == found.tokens
 
 
-def test_a_text_ends_when_its_time_is_up(session, library):
+def test_a_text_ends_when_its_time_is_up_or_nobody_reads_on(session):
     found = last(session.write(writing_of("The", MANUAL, new_tokens=120), Deadline(0.05)))
     assert found["knn"].stopped == "the time is up"
-
-
-def test_nobody_reading_on_ends_the_writing(session, library):
     deadline = Deadline(60)
     frames = session.write(writing_of("The", MANUAL, new_tokens=120), deadline)
     next(frames)
