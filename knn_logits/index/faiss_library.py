@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from knn_logits.arrays import Array
 from knn_logits.errors import ConfigError, DamagedError, MissingDependencyError
 from knn_logits.index.base import nearest_columns, prepared, wrong_shape
+from knn_logits.locks import cached_property
 from knn_logits.metrics import COMPARISONS, METRIC_OF_FAISS, Metric, as_distance
 
 # Maximum size of the table of an index with product quantization.
@@ -179,13 +180,17 @@ class FaissIndex:
     def add(self, keys: Array) -> None:
         """Adds keys after the present ones, float32 [rows, dim]."""
         self.raw.add(prepared(keys, self.metric))
-        self.size = int(self.raw.ntotal)
+        self._changed()
 
     def remove(self, ids: Array) -> None:
         """Does what `Index.remove` says."""
         ids = np.ascontiguousarray(ids, np.int64)
         self.raw.remove_ids(self._faiss.IDSelectorBatch(ids))
+        self._changed()
+
+    def _changed(self) -> None:
         self.size = int(self.raw.ntotal)
+        self.__dict__.pop("_products", None)
 
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         if queries.dim() != 2 or queries.shape[1] != self.dim:
@@ -205,9 +210,12 @@ class FaissIndex:
         threads = self.threads or (1 if few else self._faiss.omp_get_max_threads())
         with openmp_threads(threads):
             if rows * candidates < _LARGEST_RANGE:
-                product = threads == 1 and type(self.raw) is self._faiss.IndexIVFPQ
-                if product and rows * self.raw.nprobe > _QUERIES_PER_LIST * self._filled:
-                    return self._search_lists(array, k)
+                if threads == 1 and type(self.raw) is self._faiss.IndexIVFPQ:
+                    if rows * self.raw.nprobe > _QUERIES_PER_LIST * self._filled:
+                        return self._search_lists(array, k)
+                    wide = k >= _LEAST_RANGED_K and self.size < _LARGEST_RANGE
+                    if wide and self.metric == "l2":
+                        return self._search_products(array, k)
                 if k >= _LEAST_RANGED_K and candidates <= _CANDIDATES_PER_K * k:
                     return self._search_range(array, k)
             return self._search_heap(array, k)
@@ -242,24 +250,65 @@ class FaissIndex:
         """The k nearest of all visited keys without a heap: half the time for a large k."""
         everything = as_distance(-3.0e38, self.metric)
         limits, distances, ids = self.raw.range_search(queries, everything)
-        parts = np.split(ids, limits[1:-1].astype(np.int64))
-        return nearest_in_ranges(limits, as_distance(distances, self.metric), parts, k)
+        nearness = as_distance(distances, self.metric)
+        return nearest_in_ranges(limits, nearness, lambda _, places: ids[places], k)
+
+    def _search_products(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
+        """Compares product codes by one table for each query, where FAISS reads one for each list.
+
+        That is |q|^2 + |k|^2 - 2qk, all relative to the mean of the centroids.
+        """
+        index, squares = self._products
+        distances, lists = self.raw.quantizer.search(queries, self.raw.nprobe)
+        queries, index.nprobe = queries - self._centered[0], self.raw.nprobe
+        limits, products, ids = index.range_search_preassigned(queries, -3.0e38, lists, distances)
+        own = np.repeat(np.vecdot(queries, queries), np.diff(limits.astype(np.int64)))
+        nearness = np.minimum(2.0 * products - squares[ids] - own, 0.0)
+        return nearest_in_ranges(limits, nearness, lambda _, places: ids[places], k)
+
+    @cached_property
+    def _products(self) -> tuple[Any, Array]:
+        """An index of inner products over the same codes, and the square of each key."""
+        faiss, index, code = self._faiss, self.raw, self.raw.pq
+        mean, centroids = self._centered
+        quantizer = faiss.IndexFlatIP(self.dim)
+        quantizer.add(centroids)
+        products = faiss.IndexIVFPQ(
+            quantizer, self.dim, index.nlist, code.M, code.nbits, quantizer.metric_type, False
+        )
+        products.pq, products.is_trained = code, True
+        products.replace_invlists(index.invlists, False)
+        # `range_search` takes no parameters where `faiss.contrib.torch_utils` has replaced it.
+        found, every = faiss.RangeSearchResult(1), faiss.SearchParametersIVF(nprobe=index.nlist)
+        index.range_search_c(1, faiss.swig_ptr(mean), 3.0e38, found, every)
+        number = int(faiss.rev_swig_ptr(found.lims, 2)[1])
+        ids = faiss.rev_swig_ptr(found.labels, number)
+        squares = np.full(ids.max(initial=0) + 1, np.inf, np.float32)
+        squares[ids] = faiss.rev_swig_ptr(found.distances, number)
+        return products, squares
+
+    @cached_property
+    def _centered(self) -> tuple[Array, Array]:
+        """The mean of the centroids, or 0 if they may not be moved, and they from there."""
+        faiss = self._faiss
+        centroids = faiss.vector_to_array(faiss.downcast_index(self.raw.quantizer).codes)
+        centroids = centroids.view(np.float32).reshape(-1, self.dim)
+        mean = centroids.mean(axis=0) * self._comparison.centered
+        return mean, centroids - mean
 
     def _search_lists(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
         """Compares each list's decoded keys with all queries that visit it, by one product."""
         index, faiss, comparison = self.raw, self._faiss, self._comparison
-        centroids = faiss.vector_to_array(faiss.downcast_index(index.quantizer).codes)
-        centroids = centroids.view(np.float32).reshape(-1, self.dim)
         lists = index.quantizer.search(queries, index.nprobe)[1]
-        if comparison.centered:
-            mean = centroids.mean(axis=0)
-            queries, centroids = queries - mean, centroids - mean
+        mean, centroids = self._centered
+        queries = queries - mean
         # The last is the size of list -1, which queries with NaN visit.
         sizes = np.append(list_sizes(index), 0)
         ends = sizes[lists].cumsum().reshape(lists.shape)
         starts, limits = (ends - sizes[lists]).ravel(), np.append(0, ends[:, -1])
         nearness = np.empty(limits[-1], np.float32)
-        ids: dict[int, Array] = {}
+        ids = np.empty(self.size, np.int64)
+        firsts_of_ids = sizes.cumsum() - sizes
         order = lists.argsort(axis=None, kind="stable")
         numbers, firsts = np.unique(lists.ravel()[order], return_index=True)
         for number, visits in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
@@ -270,33 +319,42 @@ class FaissIndex:
             keys = torch.from_numpy(index.pq.decode(codes.reshape(size, -1)))
             keys += torch.from_numpy(centroids[number])
             visitors = torch.from_numpy(queries[visits // lists.shape[1]])
-            places = starts[visits][:, None] + np.arange(size)
             scores = comparison.scores(visitors, keys, comparison.norms(keys))
-            nearness[places] = comparison.of_scores(scores, visitors).numpy()
-            ids[number] = faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
-        none = np.empty(0, np.int64)
+            # As `sliding_window_view`, which takes a third of the time of the product.
+            shape = len(nearness) - size + 1, size
+            ranges = np.ndarray(shape, np.float32, nearness, strides=2 * nearness.strides)
+            ranges[starts[visits]] = comparison.of_scores(scores, visitors)
+            first = firsts_of_ids[number]
+            ids[first : first + size] = faiss.rev_swig_ptr(index.invlists.get_ids(number), size)
+        shifts, sizes = firsts_of_ids[lists] - starts.reshape(lists.shape), sizes[lists]
+
         # A table of all ids would take twice the memory of `nearness`, and the time to clear it.
-        parts = (np.concatenate([ids.get(one, none) for one in row]) for row in lists.tolist())
-        return nearest_in_ranges(limits, nearness, parts, k)
+        def ids_of(row: int, places: Array) -> Array:
+            shift = np.repeat(shifts[row], sizes[row])[places - limits[row]]
+            chosen: Array = ids[places + shift]
+            return chosen
+
+        return nearest_in_ranges(limits, nearness, ids_of, k)
 
 
 def nearest_in_ranges(
-    limits: Array, scores: Array, ids_of_rows: Iterable[Array], k: int
+    limits: Array, scores: Array, ids_of: Callable[[int, Array], Array], k: int
 ) -> tuple[Tensor, Tensor]:
     """The k nearest of each query's range of candidates, as `Index.search` returns them."""
+    limits = limits.astype(np.int64)
     width = min(k, int(np.diff(limits).max()))
     nearness = np.full((len(limits) - 1, width), -np.inf, np.float32)
     ids = np.full(nearness.shape, -1, np.int64)
-    bounds = itertools.pairwise(limits.tolist())
-    for row, ((first, last), part_ids) in enumerate(zip(bounds, ids_of_rows, strict=True)):
-        part = scores[first:last]
-        if len(part) > width:
-            nearest = np.flatnonzero(part >= np.partition(part, -width)[-width])
-            if len(nearest) > width:
-                nearest = nearest[np.lexsort((part_ids[nearest], -part[nearest]))[:width]]
-            part, part_ids = part[nearest], part_ids[nearest]
-        nearness[row, : len(part)] = part
-        ids[row, : len(part)] = part_ids
+    for row, (first, last) in enumerate(itertools.pairwise(limits.tolist())):
+        if last - first > width:
+            part = scores[first:last]
+            places = np.flatnonzero(part >= np.partition(part, -width)[-width]) + first
+            if len(places) > width:
+                places = places[np.lexsort((ids_of(row, places), -scores[places]))[:width]]
+        else:
+            places = np.arange(first, last)
+        nearness[row, : len(places)] = scores[places]
+        ids[row, : len(places)] = ids_of(row, places)
     return torch.from_numpy(nearness), torch.from_numpy(ids)
 
 
