@@ -21,8 +21,9 @@ def test_every_way_to_compare_agrees_with_the_definition(metric):
     queries, keys = comparison.prepared(QUERIES), comparison.prepared(KEYS)
     scores = comparison.scores(queries, keys, comparison.norms(keys))
     pairs = comparison.pairwise(QUERIES, KEYS.expand(len(QUERIES), -1, -1))
-    rows = torch.stack([comparison.of_query(query, KEYS.clone()) for query in queries])
-    for nearness in (comparison.of_scores(scores, queries), pairs, rows):
+    rows = [comparison.of_query(query, KEYS.clone().numpy()) for query in queries.numpy()]
+    apart = torch.from_numpy(np.stack(rows))
+    for nearness in (comparison.of_scores(scores, queries), pairs, apart):
         assert torch.allclose(nearness.double(), expected, atol=1e-5)
     to_itself = comparison.pairwise(QUERIES, QUERIES.unsqueeze(1))[:, 0]
     if comparison.perfect is not None:

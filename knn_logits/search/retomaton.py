@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ from knn_logits.store.manifest import needs_text
 
 # Number of steps that are kept: drafts may be rejected, and an assistant's steps come in between.
 _STEPS_CACHED = 64
-# Number of keys that each thread has memory for. 1,024 keys of 768 numbers take 3 MB.
-_KEYS_CACHED = 1024
+# Rows with few pointers are read together. A thousand keys fit a core's cache, a batch's do not.
+_KEYS_AT_ONCE = 1024
 _NOTHING: Array = np.empty(0, np.int64)
 
 
@@ -235,24 +236,15 @@ class RetomatonRetriever(Retriever):
         comparison, queries = COMPARISONS[self.metric], queries.detach().float().cpu()
         if comparison.unit_length:
             queries = comparison.prepared(queries)
-        # Row by row: a thousand keys fit a core's cache, and a batch's keys do not.
-        return [
-            comparison.of_query(query, self._vectors(entries)).numpy()
-            if len(entries)
-            else np.empty(0, np.float32)
-            for query, entries in zip(queries, ids, strict=True)
-        ]
+        return list(map(comparison.of_query, queries.numpy(), self._vectors(ids)))
 
-    def _vectors(self, ids: Array) -> Tensor:
-        """Returns the keys of entries, float32 [entries, dim]. The next call overwrites them."""
-        keys = torch.from_numpy(self.store.keys(ids))
-        if len(keys) > _KEYS_CACHED or keys.dtype == torch.float32:
-            return keys.float()
-        # The memory is reused, since the system gives new memory page by page, which takes longer
-        # than everything else here.
-        if not hasattr(self._thread, "keys"):
-            self._thread.keys = np.empty((_KEYS_CACHED, keys.shape[1]), np.float32)
-        return torch.from_numpy(self._thread.keys[: len(keys)]).copy_(keys)
+    def _vectors(self, ids: list[Array]) -> Iterator[Array]:
+        """Yields the keys of each row's entries, float32 [entries, dim]."""
+        reads = (np.cumsum([len(entries) for entries in ids]) // _KEYS_AT_ONCE).tolist()
+        for _, rows in groupby(zip(reads, ids, strict=True), itemgetter(0)):
+            together = [entries for _, entries in rows]
+            keys = torch.from_numpy(self.store.keys(np.concatenate(together))).float()
+            yield from (part.numpy() for part in keys.split([len(one) for one in together]))
 
 
 def _within(entries: Array, others: Array) -> Array:
