@@ -38,7 +38,7 @@ _BATCHES_A_GROUP = 16
 # The most scores of the model held at once, which are 256 MB of float32.
 _SCORES = 64 << 20
 _ROWS_AT_ONCE = 128
-# So many scores fit a core's cache: log-softmax of a vocabulary of 8,192 takes half of the time.
+# Number of scores that fit a core's cache: log-softmax of them takes half of the time.
 _CACHED_SCORES = 1 << 18
 
 
