@@ -160,12 +160,12 @@ class Quotations:
 
     def differences(self, ids: Array, text: InnerText) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order."""
-        words = words_in(text.parts(ids))
+        words, known = words_in(text.parts(ids)), self._supported | self._compared
         found = [
             gap
             for (store, _, _), runs in self._runs.items()
             for run in runs
-            if not {run.first - 1, run.last} <= self._supported | self._compared
+            if not {run.first - 1, run.last} <= known
             for gap in self._around(store, run, words, text)
         ]
         chosen: list[Difference] = []
