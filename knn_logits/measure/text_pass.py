@@ -38,7 +38,7 @@ _BATCHES_A_GROUP = 16
 # The most scores of the model held at once, which are 256 MB of float32.
 _SCORES = 64 << 20
 _ROWS_AT_ONCE = 128
-# Number of scores that fit a core's cache: log-softmax of them takes half of the time.
+# Number of scores that fit a CPU core's cache: log-softmax of them takes half of the time.
 _CACHED_SCORES = 1 << 18
 
 
@@ -56,9 +56,11 @@ class Distributions:
 
     def log_p(self, targets: Tensor) -> Tensor:
         """The log-probability of a token in each row, float32 [rows], on the CPU."""
+        on_cpu = self.scores.device.type == "cpu"
+        size = max(1, _CACHED_SCORES // self.scores.shape[-1]) if on_cpu else _ROWS_AT_ONCE
         chosen = [
             log_p.gather(-1, targets[rows].to(log_p.device).unsqueeze(-1))[:, 0].cpu()
-            for rows, log_p in self.parts(max(1, _CACHED_SCORES // self.scores.shape[-1]))
+            for rows, log_p in self.parts(size)
         ]
         return torch.cat(chosen)
 
