@@ -282,9 +282,18 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
         penalty = _PENALTY * lost * (rows.kind == OWN_TEXT)
         return (weights[batch] * (penalty - likelihood)).mean()
 
-    how = {"units": _UNITS, "steps": _STEPS, "batch": _BATCH, "networks": _NETWORKS, "outputs": 2}
-    features = np.asarray(tokens.features)
-    return AdaptiveGate(metric, trained(features, loss, decay=_DECAY, seed=seed, **how))
+    arrays = trained(
+        np.asarray(tokens.features),
+        loss,
+        units=_UNITS,
+        steps=_STEPS,
+        batch=_BATCH,
+        decay=_DECAY,
+        seed=seed,
+        outputs=2,
+        networks=_NETWORKS,
+    )
+    return AdaptiveGate(metric, arrays)
 
 
 def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateRecord:
