@@ -111,8 +111,14 @@ class Session:
             max_neighbors=PASSAGES, candidates=CANDIDATES,
         )  # fmt: skip
         trace = words_only(trace, library)
-        prompt, tokens, gated = trace[0].prompt, len(trace[0].tokens), memory.gate is not None
-        return Answer(prompt, knn=True, done=True, trace=trace, tokens=tokens, gated=gated)
+        return Answer(
+            trace[0].prompt,
+            knn=True,
+            done=True,
+            trace=trace,
+            tokens=len(trace[0].tokens),
+            gated=memory.gate is not None,
+        )
 
 
 def settings_of(lookup: Lookup) -> dict[str, Any]:
