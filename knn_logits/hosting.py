@@ -1,4 +1,4 @@
-"""What pages, servers and other hosts of a memory use beside the names of `knn_logits`.
+"""Names that pages, servers and other hosts of a memory use beside those of `knn_logits`.
 
 `Limits` bounds work that somebody else asks for: how much text, how many tokens, how much time.
 """

@@ -1,4 +1,4 @@
-"""What threads share: locks that a fork finds open, a cache, copies of tensors on devices."""
+"""Objects that threads share: locks open in a fork, a cache, copies of tensors on devices."""
 
 from __future__ import annotations
 
