@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from knn_logits.arrays import Array
+from knn_logits.engine.forward import has_bfloat16
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
 from knn_logits.store.files import cache_folder
@@ -78,17 +79,11 @@ class Encoder:
         self._by_first = bool(pooling.get("pooling_mode_cls_token"))
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.eval().to(self._device)
+        self.sha256 = _sha256(model, self._by_first)
+        if self._device.type == "cpu" and has_bfloat16():
+            model.bfloat16()
         self.dim = int(model.config.hidden_size)  # of a vector
         self._lock = threading.Lock()
-
-    @cached_property
-    def sha256(self) -> str:
-        """The hash of its weights."""
-        digest = hashlib.sha256(str(self._by_first).encode())
-        for name, tensor in sorted(self._model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.cpu().contiguous().numpy())
-        return digest.hexdigest()
 
     @property
     def record(self) -> EncoderRecord:
@@ -108,7 +103,7 @@ class Encoder:
         vectors = np.zeros((len(texts), self.dim), np.float32)
         for rows in _batches(texts, _BATCH):
             states, mask, _ = self._states([texts[row] for row in rows], kind)
-            weights = mask[:, :, None].to(states.dtype)
+            weights = mask[:, :, None].float()
             mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
             vectors[rows] = normalize(states[:, 0] if self._by_first else mean).cpu().numpy()
         return vectors
@@ -157,7 +152,7 @@ class Encoder:
         marks, mask = inputs.pop("special_tokens_mask"), inputs["attention_mask"].bool()
         ends = inputs.pop("offset_mapping")[:, :, 1] - len(prompt)
         counted = mask if special else mask & (marks == 0)
-        return self._model(**inputs).last_hidden_state, counted, ends
+        return self._model(**inputs).last_hidden_state.float(), counted, ends
 
     def similarities(self, vectors: Array, query: Array) -> Array:
         """Compares vectors [texts, dim] with that of a question: 0 like unrelated sentences.
@@ -179,6 +174,15 @@ class Encoder:
             rows = [one[count] for one, count in zip(asked, counted, strict=True)]
             found = np.stack([_interaction(states, _NEVER * ~mask, one) for one in rows], axis=1)
         return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
+
+
+def _sha256(model: Any, by_first: bool) -> str:
+    """The hash of a model's weights and of its pooling."""
+    digest = hashlib.sha256(str(by_first).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().numpy())
+    return digest.hexdigest()
 
 
 def _batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:

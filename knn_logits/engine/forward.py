@@ -123,11 +123,19 @@ def _run(
     return states.reshape(rows, tokens, -1), output
 
 
+# The instructions that multiply in bfloat16, by their names in torch.
+_BFLOAT16 = ("amx_bf16", "avx512_bf16")
 # Number of tokens of a timed pass through one layer, and of passes; the fastest counts.
 _TOKENS, _TIMES = 64, 3
 # A measurement varies by some percent from run to run. float32 has to be faster by more than that,
 # or else the choice, and with it the datastore, would vary too.
 _MARGIN = 1.25
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies in bfloat16; False if this version of torch cannot say."""
+    found = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(found.get(name) for name in _BFLOAT16)
 
 
 def use_fastest_dtype(model: nn.Module) -> str | None:

@@ -50,6 +50,18 @@ def test_each_sentence_has_a_vector(encoded, tiny_encoder):
     assert np.linalg.norm(expected, axis=1) == pytest.approx(np.ones(3), abs=1e-5)
 
 
+def test_an_encoder_runs_in_bfloat16_where_the_processor_has_it(tiny_encoder, monkeypatch):
+    encoders = []
+    for found in ({}, {"avx512_bf16": True}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
+        encoders.append(Encoder(tiny_encoder))
+    assert [encoder._model.dtype for encoder in encoders] == [torch.float32, torch.bfloat16]
+    assert encoders[0].sha256 == encoders[1].sha256
+    single, half = (encoder.encode(FIRST) for encoder in encoders)
+    assert np.einsum("ij,ij->i", single, half).min() > 0.999
+    assert half.dtype == np.float32
+
+
 def test_the_default_encoder_is_for_english_documents(
     model, tokenizer, tiny_encoder, tmp_path, monkeypatch, caplog
 ):
@@ -131,8 +143,12 @@ def test_a_direction_that_all_vectors_share_does_not_count(tiny_encoder, monkeyp
     assert found[1] == pytest.approx(found[0], abs=1e-3)
 
 
-def test_late_interaction_takes_soft_minimum_and_mean_of_the_largest_cosines(tiny_encoder):
+def test_late_interaction_takes_soft_minimum_and_mean_of_the_largest_cosines(
+    tiny_encoder, monkeypatch
+):
     from transformers import AutoModel, AutoTokenizer
+
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
 
     model = AutoModel.from_pretrained(tiny_encoder).eval()
     cut = AutoTokenizer.from_pretrained(tiny_encoder)
