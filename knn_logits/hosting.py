@@ -19,6 +19,7 @@ from transformers import StoppingCriteria
 
 from knn_logits.ask.answer import PassageEffect
 from knn_logits.engine.forward import use_fastest_dtype
+from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.pieces import Pieces
 from knn_logits.engine.tokens import chat_ids
@@ -219,7 +220,7 @@ class PromptReader:
             return
         pairs = takewhile(lambda pair: pair[0] == pair[1], zip(self._pieces, pieces, strict=False))
         shared = [piece for piece, _ in pairs][: len(pieces) - 1]
-        kept = {"past_key_values": self._cache} if shared else {}
+        kept = {CACHE_NAME: self._cache} if shared else {}
         self._pieces, self._cache = [], None
         passes = Passes(self._model, kept, prompt)
         passes.forget(passes.read - sum(map(len, shared)))
@@ -229,7 +230,7 @@ class PromptReader:
             if scores is None:  # a few old models have no cache
                 yield inputs
                 return
-        yield inputs | {"past_key_values": passes.cache}
+        yield inputs | {CACHE_NAME: passes.cache}
         self._pieces, self._cache = pieces, passes.cache
 
 

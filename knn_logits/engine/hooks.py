@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from transformers import LogitsProcessorList
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from knn_logits.engine.location import KeyLocation, decoder_of, is_encoder_decoder
 
@@ -30,8 +31,11 @@ _CALL = LogitsProcessorList.__call__.__code__
 _DRAFT = "get_candidates"
 # Passes kept of each thread: that of the call, and those of others after it.
 _MOST_WINDOWS = 4
-# The argument that holds the cache: the usual name, and the name in models without attention.
-_CACHE_NAMES = ("past_key_values", "cache_params")
+# The argument of a model that holds the cache, and the field of its output: the new name is that of
+# transformers 5.24.
+CACHE_NAME = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
+# What it is called where a decoder is called, also by its old names.
+_CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
 class _KeyPasses(threading.local):

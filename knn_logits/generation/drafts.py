@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from transformers import StopStringCriteria
 
+from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.model_loading import rounds_by_pass
 from knn_logits.evidence.records import LEAST_INFLUENCE
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
@@ -185,10 +186,10 @@ def _agreed(passages: list[tuple[float, list[int]]], most: int) -> list[int]:
 
 # Arguments of a causal model's pass besides the ids. With any other, no drafts are used.
 _ARGUMENTS = {
+    CACHE_NAME,
     "attention_mask",
     "cache_position",
     "logits_to_keep",
-    "past_key_values",
     "position_ids",
     "use_cache",
 }
@@ -279,7 +280,7 @@ class DraftedDecoding:
         from transformers.generation.utils import GenerateDecoderOnlyOutput
 
         result: Any = GenerateDecoderOnlyOutput
-        return result(sequences=input_ids, past_key_values=passes.cache, **outputs)
+        return result(sequences=input_ids, **{CACHE_NAME: passes.cache}, **outputs)
 
 
 class Passes:
@@ -289,7 +290,7 @@ class Passes:
         self._model, self._length = model, prompt.shape[1]
         self._parameters = inspect.signature(model.forward).parameters
         self.possible = _ARGUMENTS.issuperset(settings) and settings.get("use_cache", True)
-        self.cache = settings.get("past_key_values")
+        self.cache = settings.get(CACHE_NAME)
         self.read = 0 if self.cache is None else int(self.cache.get_seq_length())
         self._positions: Tensor | None = settings.get("position_ids")
         if self._positions is None and "position_ids" in self._parameters:
@@ -310,12 +311,12 @@ class Passes:
         outputs = self._model(
             input_ids=fresh,
             attention_mask=fresh.new_ones(1, self.read),
-            past_key_values=self.cache,
             use_cache=True,
             return_dict=True,
+            **{CACHE_NAME: self.cache},
             **arguments,
         )
-        self.cache = getattr(outputs, "past_key_values", None)
+        self.cache = getattr(outputs, CACHE_NAME, None)
         # A few old models have no cache.
         return None if self.cache is None else outputs.logits[:, -drafted - 1 :]
 
@@ -362,7 +363,8 @@ def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
     if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or not can_forget(model):
         return False
     # A static cache cannot be cropped.
-    if getattr(settings.get("past_key_values"), "is_compileable", False):
+    cache = settings.get(CACHE_NAME, settings.get("past_key_values"))
+    if getattr(cache, "is_compileable", False):
         return False
     mask = settings.get("attention_mask")
     if isinstance(mask, Tensor) and not bool(mask.all()):

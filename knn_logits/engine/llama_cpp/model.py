@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PretrainedConfig
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.llama_cpp.context import Context, TextCache, Weights, llama
 from knn_logits.engine.llama_cpp.tokenizer import GGUFTokenizer
 from knn_logits.errors import ConfigError, ModelError
@@ -132,6 +133,7 @@ class GGUFModel(GenerationMixin, nn.Module):
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
+        cache: Any = None,
         past_key_values: Any = None,
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
@@ -143,7 +145,7 @@ class GGUFModel(GenerationMixin, nn.Module):
         Args:
             input_ids: int64 [rows, columns].
             attention_mask: [rows, columns so far], 0 for padding, which is not read.
-            past_key_values: What was read before.
+            cache: What was read before; `past_key_values` is its name until transformers 5.23.
             use_cache: Whether to return what was read.
             logits_to_keep: How many of the last columns to score; 0 for all. Others have no states
                 either.
@@ -160,7 +162,8 @@ class GGUFModel(GenerationMixin, nn.Module):
         mask = np.ones((rows, columns), bool)
         if attention_mask is not None:
             mask = attention_mask.cpu().numpy()[:, -columns:].astype(bool)
-        cache = past_key_values if isinstance(past_key_values, TextCache) else None
+        cache = past_key_values if cache is None else cache
+        cache = cache if isinstance(cache, TextCache) else None
         if cache is None and use_cache:
             cache = TextCache(self._weights, rows)
         taps = {self._tensors[name]: tap for name, tap in self.taps.items() if _has_hooks(tap)}
@@ -189,7 +192,7 @@ class GGUFModel(GenerationMixin, nn.Module):
             tap(torch.from_numpy(states[name]))
         output: Any = CausalLMOutputWithPast
         result: CausalLMOutputWithPast = output(
-            logits=torch.from_numpy(scores), past_key_values=cache
+            logits=torch.from_numpy(scores), **{CACHE_NAME: cache}
         )
         return result
 
