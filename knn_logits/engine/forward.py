@@ -134,7 +134,7 @@ _MARGIN = 1.25
 
 def has_bfloat16() -> bool:
     """Whether the processor multiplies in bfloat16; False if this version of torch cannot say."""
-    found = getattr(torch.cpu, "get_capabilities", dict)()
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(name) for name in _BFLOAT16)
 
 
