@@ -84,6 +84,10 @@ def resolve_settings(
     """
     if preset not in (None, *PRESETS):
         raise ConfigError(f"the preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
+    given: Any = lmbda
+    if isinstance(given, type):
+        name = given.__name__
+        raise ConfigError(f"lmbda must be a number or a gate, not the class {name}: use {name}()")
     number, gate = (None, lmbda) if isinstance(lmbda, Gate) else (lmbda, None)
     metric = store.manifest.metric
     if gate is not None and getattr(gate, "metric", metric) not in (None, metric):

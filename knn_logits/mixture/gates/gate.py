@@ -50,7 +50,7 @@ class Gate(Protocol):
                 float32 [rows, vocabulary], on the device of the neighbors.
 
         Returns:
-            [rows], in [0, 1].
+            [rows], in [0, 1]. At 1, a token without a vote is impossible.
         """
         ...
 
