@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from folders import contents, names, one_line
-from full_disk import tried_on_full_disks
 from handmade import make_store, shards_of
 
 from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_index
@@ -113,18 +112,6 @@ def test_an_id_that_is_not_there_removes_nothing(tmp_path, ids):
         remove_documents(store, ids)
     one_line(caught)
     assert contents(store.folder) == before
-
-
-def test_a_full_disk_is_said_only_if_nothing_was_removed(tmp_path, monkeypatch):
-    """The disk may be full when the new manifest is in its place already."""
-
-    def change(store):
-        remove_documents(store.folder, [store.documents[0].id])
-
-    tried = tried_on_full_disks(tmp_path, monkeypatch, change)
-    for store, failed in tried:
-        assert (store.manifest.removed == ()) is failed
-    assert {failed for _, failed in tried} == {True, False}
 
 
 # Compact

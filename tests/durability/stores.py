@@ -72,7 +72,7 @@ class Jobs:
         index: The index that is built.
     """
 
-    KINDS = ("build", "add", "sync", "compact", "index", "suffixes")
+    KINDS = ("build", "add", "sync", "remove", "compact", "index", "suffixes", "tune")
 
     def __init__(self, documents=24, shard_bytes=4096, index="IVF8,SQ8"):
         self._documents = DOCUMENTS[:documents]

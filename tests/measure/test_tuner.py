@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from conftest import TEXTS
-from full_disk import tried_on_full_disks
 from gate_cases import random_adaptive, random_meta_k
 from tuned import write_settings
 
@@ -219,16 +218,6 @@ def test_a_gate_that_is_none_is_refused(model, copy):
         Datastore(copy.folder)
 
 
-def test_a_full_disk_is_said_only_if_nothing_was_stored(tmp_path, monkeypatch):
-    """The disk may be full when the new manifest is in its place already."""
-    tried = tried_on_full_disks(
-        tmp_path, monkeypatch, lambda store: write_settings(store, 3, 0.125, 2.0)
-    )
-    for store, failed in tried:
-        assert (store.manifest.settings.lmbda != 0.125) is failed
-    assert {failed for _, failed in tried} == {True, False}
-
-
 def test_the_command(run, model_folder, copied, tmp_path):
     text = tmp_path / "t.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in DOCUMENTS))
@@ -255,19 +244,3 @@ def test_the_command(run, model_folder, copied, tmp_path):
     plain = run.good("tune", model_folder, copied, text, "--k", 32, "--json").json
     scored = run("eval", model_folder, copied, text, "--json").json["settings"]
     assert (scored["k"], scored["lmbda"]) == (plain["k"], plain["lmbda"])
-
-
-def test_mistakes_are_one_line(run, model_folder, copied, tmp_path):
-    (tmp_path / "short.txt").write_text("a")
-    (tmp_path / "stored.txt").write_text("\n".join(TEXTS))
-    for args, expected in (
-        ((copied,), "no text given"),
-        ((copied, tmp_path / "short.txt"), "dozens of documents"),
-        ((copied, tmp_path / "stored.txt", "--write"), "are in the datastore, in runs of 13"),
-        ((copied, tmp_path / "short.txt", "--k", 0), "k must be"),
-        ((copied, copied, tmp_path / "short.txt"), "tune each datastore separately"),
-    ):
-        result = run.refused("tune", model_folder, *args)
-        assert expected in result.err
-        lines = [line for line in result.err.splitlines() if line.startswith("knn-logits: ")]
-        assert len(lines) == 1
