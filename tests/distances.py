@@ -1,4 +1,6 @@
-"""Distances in place of nearness, and weights of what a retriever finds."""
+"""Distances in place of nearness, plain ones too, and weights of what a retriever finds."""
+
+import numpy as np
 
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.vote import Weighing
@@ -14,6 +16,17 @@ def by_distance(index, queries, k):
     """What an index finds: squared distances ("l2") or similarities, and ids."""
     nearness, ids = index.search(queries, k)
     return (-nearness if index.metric == "l2" else nearness), ids
+
+
+def all_distances(queries, keys, metric):
+    """float64 [rows, keys], each pair on its own."""
+    queries, keys = queries.double().numpy(), keys.double().numpy()
+    if metric == "l2":
+        return ((queries[:, None] - keys[None]) ** 2).sum(-1)
+    if metric == "cosine":
+        queries = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
+        keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
+    return queries @ keys.T
 
 
 def weighing(retriever):

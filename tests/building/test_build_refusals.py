@@ -49,6 +49,8 @@ def test_a_tokenizer_that_knows_more_tokens_than_the_model(tokenizer, tmp_path):
         ({"window": WindowConfig(257)}, ConfigError),
         ({"keys_dtype": "bfloat16"}, ConfigError),
         ({"batch_tokens": 0}, ConfigError),
+        ({"suffix_weight": 0.0}, ConfigError),
+        ({"suffix_weight": "much"}, ConfigError),
         ({"key": "somewhere"}, ConfigError),
         ({"key": "transformer.h.9.mlp:input"}, ModelError),
         ({"source_prefix": "translate: "}, ConfigError),

@@ -57,17 +57,6 @@ def test_no_gate(model, tokenizer, tmp_path, texts, settings):
     assert Memory(model, store).gate is None
 
 
-def test_a_number_replaces_the_gate_and_paper_is_plain(gated, model):
-    memory = Memory(model, gated)
-    assert memory.asked(lmbda=0.3).gate is None
-    paper = memory.asked(preset="paper")
-    assert paper.gate is None
-    assert not paper.experts
-    assert paper.config.lmbda == gated.manifest.settings.lmbda
-    assert paper.config.suffix_weight == 1.0
-    assert not paper.config.retomaton
-
-
 def test_a_passage_that_a_text_repeats_is_continued(gated, model, tokenizer):
     ids = torch.tensor([tokenizer(TEXTS[3])["input_ids"][:20]])
     length = ids.shape[1]

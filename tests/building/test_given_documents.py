@@ -25,20 +25,6 @@ def test_one_text_is_not_added_by_its_characters(model, tokenizer, grown):
     assert Datastore(grown.folder).manifest == grown.manifest
 
 
-def test_an_id_alone_removes_its_document_only(build, tmp_path):
-    documents = [Document(text, str(number)) for number, text in enumerate(TEXTS, start=6)]
-    store = build(documents, tmp_path / "store", calibrate=False)
-    done = knn_logits.remove_documents(store, "12")
-    assert [done.documents[number].id for number in done.manifest.removed] == ["12"]
-
-
-def test_added_texts_are_numbered_behind_those_that_are_there(model, tokenizer, grown):
-    done = knn_logits.add_documents(model, tokenizer, grown, TEXTS[3:5])
-    assert done.documents.ids == ["0", "1", "2", "3", "4"]
-    removed = knn_logits.remove_documents(done, ["0"])
-    assert removed.manifest.removed == (0,)
-
-
 def test_metadata_that_is_no_json_is_named(build, tmp_path):
     document = Document(TEXTS[0], "d", metadata={("a", "b"): 1})
     with pytest.raises(CorpusError, match="metadata of the document 'd'"):

@@ -10,7 +10,6 @@ from handmade import make_store, naive_entries
 import knn_logits
 from knn_logits.building import builder, settings_choice
 from knn_logits.building.settings_choice import part_of_entries, sample_pieces, without_part
-from knn_logits.errors import ConfigError
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11], list(range(12, 20))]
 
@@ -120,12 +119,6 @@ def test_what_is_given_is_kept(model, tokenizer, corpus, tmp_path, given, calibr
     assert kept.items() <= found.model_dump().items()
     assert found.calibrated is calibrated
     assert given is not THREE or found.suffix_weight == 1.0
-
-
-@pytest.mark.parametrize("wrong", [0.0, "much"])
-def test_a_suffix_weight_that_is_none(model, tokenizer, corpus, tmp_path, wrong):
-    with pytest.raises(ConfigError, match="suffix_weight"):
-        build(model, tokenizer, corpus, tmp_path / "s", suffix_weight=wrong)
 
 
 def test_too_little_text_keeps_the_defaults(model, tokenizer, tmp_path):

@@ -20,25 +20,13 @@ def store(run, model_folder, tmp_path):
     return tmp_path / "store"
 
 
-def test_add(run, store, model_folder, tmp_path):
-    (tmp_path / "new.txt").write_text("A windmill stands on the hill above Oldenport.")
-    result = run.good("add", model_folder, store, tmp_path / "new.txt")
-    after = Datastore(store).manifest
-    assert after.documents == 6
-    assert "1 document added in" in result.out
-    assert f"now {after.entries:,} entries" in result.out
-    text = run("generate", model_folder, store, "--prompt", "A windmill stands", "--json").json[
-        "text"
-    ]
-    assert text.startswith(" on the hill above Oldenport.")
-
-
 def test_what_is_left_is_counted_everywhere(run, store, model_folder, tmp_path):
     run.good("remove", store, "--document", "d1.txt")
     (tmp_path / "old" / "d1.txt").unlink()
     (tmp_path / "old" / "new.txt").write_text("A windmill stands on the hill above Oldenport.")
     added = run.good("add", model_folder, store, tmp_path / "old")
     left = len(Datastore(store)) - len(Datastore(store).removed_entries)
+    assert "1 document added in" in added.out
     assert f"now {left:,} entries" in added.out
     assert "nothing was added" in run.good("add", model_folder, store, tmp_path / "old").out
     assert "5 unchanged" in run.good("sync", model_folder, store, tmp_path / "old").out

@@ -1,6 +1,6 @@
 """`pull`, `push` and a name in the place of a folder, in processes that know this Hub alone."""
 
-from worker import NAME, content
+from worker import NAME
 
 pytest_plugins = ["hub_fixtures"]
 
@@ -32,19 +32,6 @@ def test_push_pull_and_generate(hub, owner, worker, run, indexed, model_folder):
     assert run("info", folder, "--json").json["revision"] == revision
 
 
-def test_mistakes_are_one_line(hub, worker, run, indexed, tmp_path):
-    hub.repo(NAME).commit(content(indexed.folder))
-    done = worker.command("pull", "org/none")
-    assert (done.code, len(done.err.splitlines())) == (1, 1)
-    assert "neither a folder" in done.err
-    done = worker.command("index", NAME, "--suffixes")
-    assert (done.code, len(done.err.splitlines())) == (1, 1)
-    assert "--out FOLDER" in done.err
-    for words, said in (
-        (("pull", "nonsense"), "use org/name"),
-        (("push", indexed.folder, "nonsense"), "use org/name"),
-        (("push", tmp_path, NAME), "is not a datastore"),
-    ):
-        done = run(*words)
-        assert (done.code, len(done.err.splitlines())) == (1, 1)
-        assert said in done.err
+def test_what_is_no_name_of_the_hub_is_refused(run, indexed):
+    for words in (("pull", "nonsense"), ("push", indexed.folder, "nonsense")):
+        assert "use org/name" in run.refused(*words).line

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from distances import by_distance
+from distances import all_distances, by_distance
 
 from knn_logits.index.exact import ExactIndex
 from knn_logits.metrics import COMPARISONS
@@ -11,17 +11,6 @@ METRICS = ["l2", "ip", "cosine"]
 
 def vectors(rows, dim=16, seed=0):
     return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
-
-
-def all_distances(queries, keys, metric):
-    """float64 [rows, keys], each pair on its own."""
-    queries, keys = queries.double().numpy(), keys.double().numpy()
-    if metric == "l2":
-        return ((queries[:, None] - keys[None]) ** 2).sum(-1)
-    if metric == "cosine":
-        queries = queries / np.linalg.norm(queries, axis=-1, keepdims=True)
-        keys = keys / np.linalg.norm(keys, axis=-1, keepdims=True)
-    return queries @ keys.T
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from distances import by_distance
 
 from knn_logits.errors import ConfigError
 from knn_logits.index import faiss_library
-from knn_logits.index.exact import ExactIndex
 from knn_logits.index.faiss_library import FaissIndex, build_faiss, faiss_module, make_empty
 
 faiss = faiss_module()
@@ -62,32 +61,6 @@ def assert_padded(distances, ids, metric):
     assert (distances[missing] == (torch.inf if metric == "l2" else -torch.inf)).all()
     assert distances[~missing].isfinite().all()
     assert (missing.int().diff(dim=-1) >= 0).all()
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_all_lists_visited_find_what_the_exact_search_finds(metric):
-    index, queries = build("IVF16,Flat", metric), vectors(9, seed=1)
-    index.nprobe = 16
-    expected = by_distance(ExactIndex(vectors(600), metric), queries, 20)
-    distances, ids = by_distance(index, queries, 20)
-    torch.testing.assert_close(distances, expected[0], rtol=1e-4, atol=1e-4)
-    assert torch.equal(ids, expected[1])
-
-
-@pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("k", [100, 150, 600])
-def test_what_is_not_found_is_padding(metric, ranged, k):
-    index = build("IVF16,SQ8", metric, threads=1)
-    index.nprobe = 1
-    index._can_range = ranged
-    distances, ids = by_distance(index, vectors(12, seed=1), k)
-    assert_padded(distances, ids, metric)
-    assert (ids[:, 0] >= 0).all()
-    for row in ids:
-        found = row[row >= 0].tolist()
-        assert len(set(found)) == len(found)
-        assert max(found) < 600
 
 
 @pytest.mark.parametrize("ranged", [False, True])

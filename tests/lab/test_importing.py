@@ -144,7 +144,3 @@ def test_clusters_that_do_not_fit_are_refused(model, tokenizer, old, tmp_path):
     folder = knn_transformers(tmp_path / "old", old, clusters=np.zeros(len(old) - 1, np.int64))
     with pytest.raises(DamagedError, match="not a pickled matrix of clusters"):
         imported(model, tokenizer, folder, tmp_path / "new")
-    members = folder / f"members_gpt2_{len(old)}_32_100_7.pkl"
-    members.write_bytes(b"cos\nsystem\n(S'touch x'\ntR.")
-    with pytest.raises(DamagedError, match="not a pickled matrix of clusters"):
-        imported(model, tokenizer, folder, tmp_path / "new")

@@ -193,8 +193,6 @@ def test_what_does_not_belong_together_is_refused(model, tokenizer, store):
         knn_logits.evaluate(model, tokenizer, store, OTHER, window=WindowConfig(1000))
     with pytest.raises(ConfigError, match="stride 65"):
         knn_logits.evaluate(model, tokenizer, store, OTHER, window=WindowConfig(stride=65))
-    with pytest.raises(ConfigError, match="batch_tokens"):
-        knn_logits.evaluate(model, tokenizer, store, OTHER, batch_tokens=0)
     with pytest.raises(MismatchError):
         knn_logits.evaluate(make_gpt2(seed=5), tokenizer, store, OTHER)
 

@@ -10,6 +10,7 @@ from knn_logits import KNNLogitsProcessor, explain
 from knn_logits.errors import ConfigError
 
 LEFT_OUT = ("1", "5")
+EVERY = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
 
 
 @pytest.fixture(params=["exact", "IVF4,Flat"])
@@ -53,15 +54,11 @@ def test_a_document_is_named_by_its_id_title_or_uri(build, explain, tmp_path, na
                             uri=f"https://e.org/{n}")
         for n, text in enumerate(TEXTS)
     ]  # fmt: skip
-    every = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
-    store = build(documents, tmp_path / "s", **every)
+    store = build(documents, tmp_path / "s", **EVERY)
     found = explain(store, TEXTS[1], exclude=[name])[0]
     assert found == explain(store, TEXTS[1], exclude=["d1"])[0]
     assert {one.document for token in found.tokens for one in token.documents} >= {"d0", "d2"}
     assert "d1" not in {one.document for token in found.tokens for one in token.documents}
-
-
-EVERY = {"k": 400, "lmbda": 0.5, "temperature": 1000.0}
 
 
 @pytest.fixture

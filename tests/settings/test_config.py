@@ -11,7 +11,6 @@ from knn_logits.settings.config import (
     IndexConfig,
     KNNConfig,
     WindowConfig,
-    check_threads,
     index_config,
 )
 
@@ -102,11 +101,3 @@ def test_defaults():
     with pytest.raises(ConfigError, match="must be an IndexConfig"):
         index_config(4)
     assert type(config.with_given(k=np.int64(8)).k) is int
-
-
-@pytest.mark.parametrize("value", [0, -1, 100_000, 1.5, "4", True])
-def test_threads_that_cannot_be_started_are_refused(value):
-    with pytest.raises(ConfigError, match="threads must be"):
-        check_threads(value)
-    check_threads(None)
-    check_threads(np.int64(4))

@@ -9,7 +9,11 @@ from knn_logits.errors import ConfigError, ModelError
 
 @pytest.mark.parametrize(
     "settings",
-    [{"threads": 100_000}, {"threads": 0}, {"batch_tokens": "8"}, {"batch_tokens": 0}, {"k": 2.5}],
+    [
+        *({"threads": value} for value in (100_000, 0, -1, 1.5, "4", True)),
+        *({"batch_tokens": value} for value in ("8", 0)),
+        {"k": 2.5},
+    ],
 )
 def test_of_a_measurement(model, tokenizer, store, settings):
     (name,) = settings
