@@ -86,8 +86,7 @@ def resolve_settings(
         raise ConfigError(f"the preset {preset!r} is unknown: use one of {', '.join(PRESETS)}")
     given: Any = lmbda
     if isinstance(given, type):
-        name = given.__name__
-        raise ConfigError(f"lmbda must be a number or a gate, not the class {name}: use {name}()")
+        raise ConfigError(f"lmbda is the class {given.__name__}: use an object, {given.__name__}()")
     number, gate = (None, lmbda) if isinstance(lmbda, Gate) else (lmbda, None)
     metric = store.manifest.metric
     if gate is not None and getattr(gate, "metric", metric) not in (None, metric):

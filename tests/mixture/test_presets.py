@@ -74,7 +74,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(own, model):
         knn_logits.explain(model, None, own, "a text", colour=1)
     with pytest.raises(ConfigError, match="lmbda must be a finite number"):
         KNNLogitsProcessor(model, own, lmbda=lambda *given: 0.3)
-    with pytest.raises(ConfigError, match=r"not the class Curve: use Curve\(\)"):
+    with pytest.raises(ConfigError, match=r"the class Curve: use an object, Curve\(\)"):
         KNNLogitsProcessor(model, own, lmbda=Curve)
 
 
