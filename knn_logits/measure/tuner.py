@@ -255,8 +255,14 @@ def _read(
         for scored, neighbors in searched(bench, text.pieces()):
             assert neighbors is not None
             if not halves:
-                # The distances of the first neighbors decide which temperatures are tried.
-                grid = _grid(memory.config.k, stored, spread(neighbors))
+                # The stored settings are tried as well. The distances of the first neighbors decide
+                # which temperatures are tried.
+                largest = memory.config.k
+                grid = Grid(
+                    tuple(sorted({*powers_up_to(largest), min(largest, stored.k)})),
+                    temperatures_around(spread(neighbors), stored.temperature),
+                    tuple(sorted({*LMBDAS, stored.lmbda})),
+                )
                 likelihoods = (GridLikelihood(grid, memory.weighing) for _ in range(2))
                 halves = [Half(likelihood, gate is not None) for likelihood in likelihoods]
             held_out = second[text.documents_at(scored.places)]
@@ -273,15 +279,6 @@ def _read(
         )
     first, other = halves
     return first, other
-
-
-def _grid(largest: int, stored: SettingsRecord, scale: float) -> Grid:
-    """The settings to try, the stored ones among them."""
-    return Grid(
-        tuple(sorted({*powers_up_to(largest), min(largest, stored.k)})),
-        temperatures_around(scale, stored.temperature),
-        tuple(sorted({*LMBDAS, stored.lmbda})),
-    )
 
 
 class Half:
