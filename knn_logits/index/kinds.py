@@ -96,8 +96,8 @@ def choose_train_size(entries: int, lists: int) -> int:
     return min(entries, max(64 * lists, 20_000))
 
 
-def available_memory(unknown: int = 8 << 30) -> int:
+def available_memory() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
-        return unknown
+        return 8 << 30  # the system does not say

@@ -122,9 +122,8 @@ def read_values(files: LegacyFiles, dim: int, vocabulary: int, entries: int | No
             return values
     raise MismatchError(
         f"{files.values} ({size} bytes) does not contain tokens of this model, which has "
-        f"{vocabulary} "
-        f"tokens and {dim}-dimensional keys: use the model that built it, or set the location of "
-        "its keys with --key"
+        f"{vocabulary} tokens and {dim}-dimensional keys: use the model that built it, or set the "
+        "location of its keys with --key"
     )
 
 
