@@ -9,7 +9,6 @@ from gate_cases import Curve, random_meta_k
 
 from knn_logits import explain
 from knn_logits.engine.windows import stream
-from knn_logits.errors import ConfigError
 from knn_logits.measure.bench import open_bench
 from knn_logits.measure.perplexity import token_likelihoods
 
@@ -50,9 +49,3 @@ def test_every_token_has_the_probability_that_explain_gives(
     ways = [token.retrieval for token in tokens]
     assert searches == ways.count("search") > 0
     assert ("pointers" in ways) == retomaton
-
-
-def test_the_gate_is_named_and_fits_the_metric(evaluate, store):
-    with pytest.raises(ConfigError, match="fitted for the metric cosine"):
-        evaluate(store, TEXTS, lmbda=Curve("cosine", [0.5], [0.4]))
-    assert evaluate(store, TEXTS, lmbda=GATES["meta-k"]).settings["lmbda"] == "meta-k"

@@ -139,6 +139,3 @@ def test_a_table_of_documents_that_is_wrong(tmp_path, changed):
     with pytest.raises(DamagedError, match=r"documents\.jsonl cannot be read") as caught:
         with_table(store, "".join(f"{row}\n" for row in changed).encode("latin-1"))
     assert len(one_line(caught)) < 600
-
-
-# What is opened, and what is shown of it
