@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from automaton import documents_of
 from handmade import make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,11 +21,6 @@ END = 0
 @pytest.fixture(scope="module")
 def matches(store):
     return Matches.of_stores([store], Indexes(), end_token=END)
-
-
-def documents_of(store):
-    spans = zip(store.documents.first, store.documents.length, strict=True)
-    return [store.tokens[first : first + length].tolist() for first, length in spans]
 
 
 def prefixes_of(texts):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
-from gate_cases import neighbors_of, rows_of_neighbors
+from gate_cases import neighbors_of, random_adaptive, rows_of_neighbors
 from hypothesis import given
 from hypothesis import strategies as st
 from tuned import write_settings
@@ -35,21 +35,9 @@ from knn_logits.search.neighbors import Occurrences, joined, with_occurrences
 LEAST = -20.0
 
 
-def arrays_of(seed=0, units=4, out_bias=(0.0, 0.0)):
-    random = np.random.default_rng(seed)
-    return {
-        "mean": np.zeros(len(FEATURES), np.float32),
-        "scale": np.ones(len(FEATURES), np.float32),
-        "hidden": random.normal(size=(units, len(FEATURES))).astype(np.float32),
-        "hidden_bias": random.normal(size=units).astype(np.float32),
-        "out": random.normal(size=(2, units)).astype(np.float32),
-        "out_bias": np.array(out_bias, np.float32),
-    }
-
-
 def constant(knn, match, metric="l2", control=()):
     """A gate with the same λ and s everywhere."""
-    arrays = arrays_of()
+    arrays = random_adaptive().to_arrays()
     arrays["out"] = np.zeros_like(arrays["out"])
     stretched = [(share + 0.02) / 1.02 for share in (knn, match)]
     arrays["out_bias"] = np.array([math.log(p / (1 - p)) for p in stretched], np.float32)
@@ -139,7 +127,7 @@ def test_features(case):
 @given(cases(), st.integers(0, 99))
 def test_shares_are_in_range_and_need_neighbors_or_a_match(case, seed):
     metric, rows, matches = case
-    gate = AdaptiveGate(metric, arrays_of(seed))
+    gate = random_adaptive(metric, seed=seed)
     lmbda, share = gate.shares(*asked(case))
     for one in (lmbda, share):
         assert bool(((one >= 0.0) & (one <= 0.999)).all())
