@@ -1,4 +1,4 @@
-"""Distances in place of nearness, plain ones too, and weights of what a retriever finds."""
+"""Distances in place of nearness, plain ones too, and what a retriever is asked and finds."""
 
 import numpy as np
 
@@ -38,3 +38,10 @@ def search_steps(retriever, states, ids):
     """The neighbors at the last positions of texts: states [rows, positions, dim]."""
     queries = states.transpose(0, 1).reshape(-1, states.shape[-1])
     return retriever.search(queries, Prefixes.of_steps(ids, states.shape[1]))
+
+
+def prefixes_of(texts):
+    """Texts of tokens, one after another."""
+    ends = np.cumsum([len(text) for text in texts])
+    tokens = np.concatenate([np.array(text, np.int64) for text in texts])
+    return Prefixes(tokens, np.concatenate([[0], ends[:-1]]), ends)

@@ -6,7 +6,9 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from automaton import documents_of
 from conftest import TEXTS
+from distances import prefixes_of
 from handmade import make_store
 from mixture_reference import assert_shares, encode
 
@@ -15,7 +17,6 @@ from knn_logits import KNNLogitsProcessor, Memory
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.index.opening import Indexes
 from knn_logits.search.matches import InfiniGram, SuffixIndex
-from knn_logits.search.neighbors import Prefixes
 from knn_logits.settings.config import KNNConfig
 
 RANDOM = np.random.default_rng(5)
@@ -75,19 +76,13 @@ def contexts(number):
         yield text
 
 
-def asked(texts):
-    ends = np.cumsum([len(one) for one in texts])
-    first = ends - [len(one) for one in texts]
-    return Prefixes(np.concatenate([np.array(one, np.int64) for one in texts]), first, ends)
-
-
-def documents_of(store, entries):
+def owners_of(store, entries):
     return [store.documents.at_token(store.contexts.token_of(one)) for one in entries]
 
 
 def test_counts_are_those_of_a_plain_search(corpus):
     some = [*contexts(400), [99], [24], PAGE, [*PAGE, 5], [-1, -1, *PAGE[:3]], [-3]]
-    found = SuffixIndex(corpus).find(asked(some))
+    found = SuffixIndex(corpus).find(prefixes_of(some))
     for row, text in enumerate(some):
         text = [one for one in text if one >= 0]
         length, expected = counted(DOCUMENTS, text)
@@ -96,7 +91,7 @@ def test_counts_are_those_of_a_plain_search(corpus):
         there = found.ids[row] >= 0
         entries, tokens = found.ids[row][there].tolist(), found.values[row][there].tolist()
         assert corpus.values[entries].tolist() == tokens
-        pairs = zip(tokens, documents_of(corpus, entries), strict=True)
+        pairs = zip(tokens, owners_of(corpus, entries), strict=True)
         assert sorted(pairs) == sorted(expected)
         assert found.log_weights[row][there].exp().tolist() == pytest.approx(
             [1 / max(1, len(expected))] * len(tokens)
@@ -106,9 +101,9 @@ def test_counts_are_those_of_a_plain_search(corpus):
 
 def test_one_occurrence_of_each_token_stands_for_many(corpus, monkeypatch):
     some = [text[-1:] for text in contexts(40)]
-    whole = SuffixIndex(corpus).find(asked(some))
+    whole = SuffixIndex(corpus).find(prefixes_of(some))
     monkeypatch.setattr("knn_logits.search.matches.MOST_OCCURRENCES", 8)
-    less = SuffixIndex(corpus).find(asked(some))
+    less = SuffixIndex(corpus).find(prefixes_of(some))
     assert torch.equal(less.counts, whole.counts)
     assert less.ids.shape[1] < whole.ids.shape[1]
     for one, other in zip(per_token(less), per_token(whole), strict=True):
@@ -134,12 +129,12 @@ def test_removed_and_excluded_documents_never_count(corpus, tmp_path):
     some = [*contexts(30), PAGE]
     hidden = corpus.entries_of(["3", "40"])
     for index in (SuffixIndex(less), SuffixIndex(corpus, hidden)):
-        found = index.find(asked(some))
+        found = index.find(prefixes_of(some))
         for row, text in enumerate(some):
             length, expected = counted(left, text)
             assert (int(found.lengths[row]), int(found.counts[row])) == (length, len(expected))
             entries = found.ids[row][found.ids[row] >= 0].tolist()
-            assert not {3, 40} & set(documents_of(corpus, entries))
+            assert not {3, 40} & set(owners_of(corpus, entries))
 
 
 def test_several_datastores_are_one_corpus(tmp_path):
@@ -148,7 +143,7 @@ def test_several_datastores_are_one_corpus(tmp_path):
         make_store(tmp_path / str(number), part)
         stores.append(build_suffixes(tmp_path / str(number)))
     some = [*contexts(50), [99]]
-    found = InfiniGram(stores, KNNConfig(infini_gram=0.3), Indexes()).find(asked(some))
+    found = InfiniGram(stores, KNNConfig(infini_gram=0.3), Indexes()).find(prefixes_of(some))
     for row, text in enumerate(some):
         length, expected = counted(DOCUMENTS, text)
         assert (int(found.lengths[row]), int(found.counts[row])) == (length, len(expected))
@@ -173,10 +168,7 @@ PROMPT = "When error code E42 appears, open the"
 def plain_mixture(memory, texts_ids, log_p_lm, states):
     """p of the next token by the formula, in float64."""
     store = memory.stores[0]
-    starts = store.documents.first.tolist()
-    ends = [*starts[1:], store.manifest.tokens]
-    documents = [store.tokens[a:b].tolist() for a, b in zip(starts, ends, strict=True)]
-    _, occurrences = counted(documents, texts_ids)
+    _, occurrences = counted(documents_of(store), texts_ids)
     found = memory.retriever.search(states)
     p = log_p_lm.double().exp() * (1 - memory.config.lmbda)
     weights = memory.weighing.log_weights(found)[0].double().exp()

@@ -3,17 +3,16 @@
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from automaton import documents_of
+from distances import prefixes_of
 from handmade import make_store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from knn_logits.index.opening import Indexes
 from knn_logits.search.matches import Matches
-from knn_logits.search.neighbors import Prefixes
 
 END = 0
 
@@ -21,15 +20,6 @@ END = 0
 @pytest.fixture(scope="module")
 def matches(store):
     return Matches.of_stores([store], Indexes(), end_token=END)
-
-
-def prefixes_of(texts):
-    ends = np.cumsum([len(text) for text in texts])
-    return Prefixes(
-        np.concatenate([np.array(text, np.int64) for text in texts]),
-        np.concatenate([[0], ends[:-1]]),
-        ends,
-    )
 
 
 def naive(documents, text):

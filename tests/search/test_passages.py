@@ -1,12 +1,11 @@
 """Passages and the first stage, worked out by hand and against a plain count."""
 
-import numpy as np
 import pytest
+from distances import prefixes_of
 from handmade import make_store
 
 from knn_logits.building.indexing import build_suffixes
 from knn_logits.search.matches import SuffixIndex
-from knn_logits.search.neighbors import Prefixes
 from knn_logits.search.on_demand import PassageFinder, Passages
 from knn_logits.store.records import OnDemandRecord
 
@@ -27,17 +26,10 @@ def finder(tmp_path):
     return made
 
 
-def after(*texts):
-    lengths = np.array([len(one) for one in texts])
-    return Prefixes(
-        np.concatenate(texts).astype(np.int64), np.cumsum(lengths) - lengths, np.cumsum(lengths)
-    )
-
-
 def test_passages_that_share_more_and_rarer_ends_come_first(finder):
     # The end [2, 3] stands in two passages, and before it [1] in the first alone.
-    assert finder(found=1).find(after([1, 2, 3, 4])) == [(0,)]
-    assert finder(found=1).find(after([9, 2, 3, 8])) == [(1,)]
+    assert finder(found=1).find(prefixes_of([[1, 2, 3, 4]])) == [(0,)]
+    assert finder(found=1).find(prefixes_of([[9, 2, 3, 8]])) == [(1,)]
     # Nothing longer than [3] occurs, and all three passages have it; [6] is the third's.
-    assert finder(found=1).find(after([6, 3])) == [(2,)]
-    assert finder(found=3).find(after([5, 3])) == [(0, 1, 2)]
+    assert finder(found=1).find(prefixes_of([[6, 3]])) == [(2,)]
+    assert finder(found=3).find(prefixes_of([[5, 3]])) == [(0, 1, 2)]

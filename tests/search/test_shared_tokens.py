@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import TEXTS
+from distances import prefixes_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,12 +60,8 @@ def test_shared_tokens_are_those_of_a_plain_count(documents, texts, data):
             )
         )
     )
-    tokens = np.array([token for text in texts for token in text], np.int64)
-    ends = np.cumsum([len(text) for text in texts])
-    prefixes = Prefixes(tokens, ends - [len(text) for text in texts], ends)
-    found = SharedTokens(np.concatenate(documents), first, first).count(
-        torch.from_numpy(ids), prefixes
-    )
+    shared = SharedTokens(np.concatenate(documents), first, first)
+    found = shared.count(torch.from_numpy(ids), prefixes_of(texts))
     expected = [
         [0 if entry < 0 else by_hand(documents, entry, text) for entry in row]
         for row, text in zip(ids.tolist(), texts, strict=True)
