@@ -210,15 +210,16 @@ def check_model(
             f"the keys of {store.folder} differ by {error:.1%} from those of this model, which "
             f"{mine.engine} runs: add documents with the model that built it"
         )
+    # Where both are the same, another machine or version computes otherwise, which no record says.
+    there, here = (f"{record.engine} in {record.dtype}" for record in (theirs, mine))
     advice = "; load the model in that precision: --dtype, or `dtype` of from_pretrained"
     logger.warning(
-        "the model's keys differ by %.1f%% from those of %s (precision %s there, %s here), so its "
-        "neighbors may differ slightly%s",
+        "the model's keys differ by %.1f%% from those of %s%s, so its neighbors may differ "
+        "slightly%s",
         100 * error,
         store.folder,
-        theirs.dtype,
-        mine.dtype,
-        advice if same_engine and mine.dtype != theirs.dtype else "",
+        f" ({there} there, {here} here)" if there != here else "",
+        advice if same_engine and there != here else "",
     )
 
 

@@ -210,7 +210,7 @@ def test_a_datastore_serves_both_engines(pair, tmp_path, tokenizer, folder, capl
     small = open_gguf(write_gguf(folder / "q8.gguf", pair[0], tokenizer, quantised="Q8_0"))[0]
     Memory(small, store)
     assert "llama.gguf" not in caplog.text
-    assert "precision float32 there, Q8_0 here" in caplog.text
+    assert "transformers in float32 there, llama.cpp in Q8_0 here" in caplog.text
     with pytest.raises(MismatchError, match="add documents with the model that built it"):
         add_documents(small, small.tokenizer, store, [Document(text="More text.", id="more")])
     coarse = tiny("llama")
