@@ -11,7 +11,7 @@ from typing import Any
 from knn_logits.arrays import Array
 from knn_logits.ask.answer import NO_ANSWER
 from knn_logits.engine.encoder import Encoder
-from knn_logits.engine.passages import QUESTION_MARKS, Passage, language_of
+from knn_logits.engine.passages import QUESTION_MARKS, Passage, language_of, sentences_of
 from knn_logits.engine.tokens import chat_ids, text_ids
 from knn_logits.errors import ConfigError
 
@@ -49,9 +49,7 @@ def _courtesies(encoder: Encoder) -> Array:
 
 def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]:
     """The questions of a message, each with what is said before it; none if it is a greeting."""
-    import sentencex
-
-    sentences = [part.strip() for part in sentencex.segment(language_of(message), message)]
+    sentences = sentences_of(message, language_of(message))
     sentences = [part for part in sentences if any(map(str.isalnum, part))]
     if 1 < len(sentences) <= _MAX_SENTENCES:
         sentences = [part for part in sentences if courtesy(part, encoder) is None]

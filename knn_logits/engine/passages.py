@@ -229,17 +229,28 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
     elif kind in ("tr", "th"):
         parts = [" ".join(text.split())]
     else:
-        import sentencex
-
         marker = _MARKER.match(text)
         plain = " ".join(text[marker.end() if marker else 0 :].split())
         pieces = (piece[1] or piece[2] for piece in _BLOCK_CUT.finditer(plain))
-        parts = [part.strip() for piece in pieces for part in sentencex.segment(language, piece)]
+        parts = [part for piece in pieces for part in sentences_of(piece, language)]
     for part in parts:
         if len(part) > MAX_CHARACTERS:
             yield from (match[1] or match[2] for match in _SENTENCE_CUT.finditer(part))
         elif any(map(str.isalnum, part)):
             yield part
+
+
+def sentences_of(text: str, language: str) -> list[str]:
+    """The sentences of a text, of which none ends within a name such as `http.Agent`."""
+    import sentencex
+
+    parts: list[str] = []
+    for part in sentencex.segment(language, text):
+        if parts and parts[-1].endswith(".") and re.match("[A-Za-z0-9]", part):
+            parts[-1] += part
+        else:
+            parts.append(part)
+    return [part.strip() for part in parts]
 
 
 @cache

@@ -151,9 +151,11 @@ def test_several_questions_are_answered_one_by_one(asking):
          "図書館は九時に開きます。"),
         ("बाग़ बड़ा है। पुस्तकालय नौ बजे खुलता है।", "पुस्तकालय कब खुलता है?",
          "पुस्तकालय नौ बजे खुलता है।"),
+        ("Ports are open. Each http.Agent keeps sockets. It is old.", "What does http.Agent keep?",
+         "Each http.Agent keeps sockets."),
     ],
 )  # fmt: skip
-def test_sentences_of_other_languages_and_scripts_are_found(
+def test_sentences_of_all_languages_and_with_names_are_found_whole(
     asking, build, tmp_path, text, question, expected
 ):
     assert asking(build([text], tmp_path / "s")).answer(question).text == expected
