@@ -20,7 +20,7 @@ _INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")
 # A longer paragraph of plain text is cut between two lines, and longer white space anywhere.
 _LONGEST_PARAGRAPH, _LONGEST_SPACE = 1000, 1 << 20
 _LONGEST_NAME = 80
-_ITEM = re.compile(r"\s{0,12}(?:[-*+•▪◦●–]|\(?\d{1,3}[.)]|[a-z]\))[ \t]+\S")
+ITEM = re.compile(r"\s{0,12}(?:[-*+•▪◦●–]|\(?\d{1,3}[.)]|[a-z]\))[ \t]+\S")
 _UNDERLINE = re.compile(r"[ \t]{0,3}([=\-~^\"'`#*+])\1{2,}[ \t]*\n?")
 # A heading begins with a capital, perhaps behind a number.
 HEADING_START = re.compile(r"(?:\d{1,2}(?:\.\d{1,2})*[.)]?\s+)?[^\W\d_a-z]")
@@ -221,7 +221,7 @@ def prose(text: Iterable[str]) -> Iterator[tuple[str, str, int]]:
         kind, start = "p" if begins else "", end
         kind = "" if lines[0].isspace() else kind
         for row in range(end, len(lines)):
-            if _ITEM.match(lines[row]):
+            if ITEM.match(lines[row]):
                 if row > start:
                     yield kind, "".join(lines[start:row]), number + start
                 kind, start = "li", row
@@ -242,7 +242,7 @@ def _heading(lines: list[str], following: list[str]) -> tuple[str, int]:
     else:  # a short line that is not a sentence, above a longer text
         if over or not HEADING_START.match(lines[0]) or name.endswith(_NO_HEADING):
             return "", 0
-        alone = len("".join(following).strip()) > len(name) and not _ITEM.match(name)
+        alone = len("".join(following).strip()) > len(name) and not ITEM.match(name)
         above = len(below) >= max(TEXT_LINE, 2 * len(name)) and below[:1].isupper()
         if not (above if below else alone):
             return "", 0

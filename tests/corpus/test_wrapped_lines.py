@@ -19,6 +19,8 @@ KEPT = {
     "the prize we sought for many years is won, and near is the port.\n",
     "table.txt": "crane     twelve crates an hour     harbour, at the northern pier of Oldenport\n"
     "winch     one crate an hour         harbour, at the southern pier of Oldenport\n",
+    "contents.txt": "Cranes of the harbour and how the keeper is to clear them .......   7\n"
+    "Winches of the harbour and how the keeper is to clear them . . .   12\n",
     "code.rst": "An example that shows the call of the crane with each of its arguments::\n\n"
     + textwrap.indent(textwrap.fill(SENTENCE, 70), "    ")
     + "\n\n"
@@ -37,6 +39,22 @@ def test_a_wrapped_paragraph_is_one_line(tmp_path, suffix, width):
     item = textwrap.fill(SENTENCE, width, initial_indent="- ", subsequent_indent="  ")
     text = text_of(tmp_path / f"a.{suffix}", f"{wrapped}\n\n{item}\n{item}\n\nEnd.\n")
     assert text == f"{SENTENCE}\n\n- {SENTENCE}\n- {SENTENCE}\n\nEnd.\n"
+
+
+def test_a_manual_page_keeps_the_name_of_an_option_and_gets_whole_words(tmp_path):
+    """Its paragraphs are justified, and U+2010 parts a word at the end of a line."""
+    lines = [
+        "-k --keep",
+        "       The winch  lifts  twelve  crates an hour.   It stops as",
+        "       soon as its drum is blocked; the  long\u2010armed  kee\u2010",
+        "       per then opens the cover and clears the drum by hand.",
+    ]
+    text = text_of(tmp_path / "a.txt", "\n".join([*lines, "", "End.", ""]))
+    assert " ".join(text.split()) == (
+        "-k --keep The winch lifts twelve crates an hour. It stops as soon as its drum is blocked; "
+        "the long\u2010armed keeper then opens the cover and clears the drum by hand. End."
+    )
+    assert text.count("\n") == 4
 
 
 def test_a_long_paragraph_that_comes_in_parts_is_one_line(tmp_path):

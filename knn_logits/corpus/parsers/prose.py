@@ -12,18 +12,21 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from knn_logits.corpus.documents import TEXT_LINE, paragraphs, prose, quoted
+from knn_logits.corpus.documents import ITEM, TEXT_LINE, paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
 from knn_logits.store.blocks import HEADINGS
 
 _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
-# Lines of tables, code and markup, which keep their ends.
-_LAID_OUT = re.compile(r"\s*(?:[|+#$>%]|\.\. |[=~*-]{3})|.*\S(?: {3,}|\t)\S")
+# Lines of tables, code and markup, which keep their ends. Justified text has wide blanks, too, but
+# after a sentence.
+_LAID_OUT = re.compile(r"\s*(?:[|+#$>%]|\.\. |[=~*-]{3})|.*(?:[^\s.]|[. ]\.)(?: {3,}|\t)\S")
 # A line of reStructuredText above code.
 _CODE = re.compile(r"\.\. (?:code|sourcecode|parsed-literal)|(?!\.\. ).*::\s*\Z", re.DOTALL)
 # The share of the lines of a wrapped paragraph that the next word would make longer than the
 # longest one, less some columns, since people wrap lines by hand, too.
 _WRAPPED, _SLACK = 0.8, 8
+# Manual pages part words with this sign at the ends of lines.
+_HYPHENATION = re.compile(r"(?<=[^\W\d_])\u2010 (?=[^\W\d_])")
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
@@ -50,8 +53,8 @@ def unwrapped(text: str) -> str:
     body = text.rstrip()
     lines = body.split("\n")
     width = max(map(len, lines))
-    indents = {len(line) - len(line.lstrip()) for line in lines[1:]}
-    if width < TEXT_LINE or len(indents) != 1 or any(map(_LAID_OUT.match, lines)):
+    own, *others = (len(line) - len(line.lstrip()) for line in lines)
+    if width < TEXT_LINE or len(set(others)) != 1 or any(map(_LAID_OUT.match, lines)):
         return text
     broken = any(line.endswith(("  ", "\\")) for line in lines[:-1])
     if broken or not all(map(str.strip, lines)):
@@ -60,10 +63,13 @@ def unwrapped(text: str) -> str:
         len(line.rstrip()) + 1 + len(following.split()[0]) > width - _SLACK
         for line, following in itertools.pairwise(lines)
     ]
+    if own < others[0] and not full[0] and not ITEM.match(lines[0]):
+        term, below = text.split("\n", 1)  # such as an option, above what it does
+        return f"{term}\n{unwrapped(below)}"
     if sum(full) < _WRAPPED * len(full):
         return text
-    rest = [line.strip() for line in lines[1:]]
-    return " ".join([lines[0].rstrip(), *rest]) + text[len(body) :]
+    joined = " ".join([lines[0].rstrip(), *(line.strip() for line in lines[1:])])
+    return _HYPHENATION.sub("", joined) + text[len(body) :]
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Text]:
