@@ -213,9 +213,9 @@ def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
         raise CorpusError("the documents to add contain no tokens; add more text")
     if existing:
         logger.warning(
-            "%d documents are already in %s and were not added again, such as %s",
-            len(existing),
+            "%s already has %d of the documents, which were not added again, such as %s",
             store.folder,
+            len(existing),
             existing[0],
         )
     if renamed:

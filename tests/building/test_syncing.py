@@ -210,12 +210,12 @@ def test_the_same_content_is_not_added_again(model, tokenizer, store, caplog):
     copies = [Document(TEXTS[0], "copy.txt"), TEXTS[1]]
     with caplog.at_level(logging.WARNING, "knn_logits"):
         again = add_documents(model, tokenizer, store, copies)
-    assert "2 documents are already in" in caplog.text
+    assert "already has 2 of the documents" in caplog.text
     assert "copy.txt (as a.txt)" in caplog.text
     assert contents(again.folder) == before
     with caplog.at_level(logging.WARNING, "knn_logits"):
         grown = add_documents(model, tokenizer, store, [TEXTS[2], "This is new."])
-    assert "1 documents are already in" in caplog.text
+    assert "already has 1 of the documents" in caplog.text
     assert (grown.manifest.documents, grown.documents[5].id) == (6, "6")
 
 
