@@ -44,8 +44,8 @@ def opened_with_model(
     for name in names:
         if not Path(name).exists() and hub_name(name) is None:
             raise ConfigError(
-                f"{printable(name)} does not exist: pass documents or a datastore; `ask` needs "
-                "its question in quotes"
+                f"{printable(name)} does not exist: pass documents or a datastore; `ask` takes "
+                "its question last, in quotes"
             )
     corpus = [name for name in names if Path(name).exists() and not _is_datastore(Path(name))]
     if not corpus:

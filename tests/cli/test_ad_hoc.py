@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_said(run, model_folder, tmp_path):
     done = run("ask", model_folder, str(tmp_path / "missing"), QUESTION)
     assert "missing does not exist" in done.err
     done = run("ask", model_folder, str(tmp_path), "How", "old", "is", "Maira?")
-    assert "How does not exist: pass documents or a datastore; `ask` needs its question" in done.err
+    assert "How does not exist: pass documents or a datastore; `ask` takes its question" in done.err
 
 
 def test_an_empty_folder_is_refused_before_the_model_is_loaded(
