@@ -7,6 +7,7 @@ sentences are compared with the question once more, token by token.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -19,6 +20,8 @@ from knn_logits.arrays import Array
 from knn_logits.engine.encoder import Encoder
 from knn_logits.engine.passages import Passage, Sentence, bm25s, read_passages, words_of
 from knn_logits.store.datastore import Datastore
+
+logger = logging.getLogger(__name__)
 
 # The weight of BM25 beside the similarity: of 0.2 to 0.7 about the best on XQuAD. The share of the
 # question's words has the same weight among the sentences that are compared token by token.
@@ -33,7 +36,7 @@ _REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
 # Chosen on XQuAD, with and without the paragraph that answers, and on CLAP NQ: 83% or more of the
 # questions that have an answer there pass, and 60% of XQuAD's by shared words.
 _GAP_WEIGHT, _MIN_CLOSENESS, _MIN_SHARED = 2.25, 0.763, 0.69
-_ROWS_AT_ONCE = 1 << 16
+_STALE = "sentences end elsewhere than when they were encoded: build the datastore again"
 
 
 class Closeness(NamedTuple):
@@ -88,6 +91,8 @@ class Ranking:
         kept = [store.vectors for store, read in parts if read and encoder]
         self._vectors = [vectors for vectors in kept if vectors is not None]
         if sum(map(len, self._vectors)) != len(self.rows):
+            if self._vectors:
+                logger.warning("questions are answered by words alone: %s", _STALE)
             self._vectors = []
 
     def idf(self, word: str) -> float:
@@ -187,10 +192,6 @@ class Ranking:
         if not self._vectors or self._encoder is None:
             return None
         query = self._encoder.encode([question], "query")[0]
-        parts = [
-            self._encoder.similarities(vectors[at : at + _ROWS_AT_ONCE], query)
-            for vectors in self._vectors
-            for at in range(0, len(vectors), _ROWS_AT_ONCE)
-        ]
+        parts = [self._encoder.similarities(vectors, query) for vectors in self._vectors]
         similarities: Array = np.concatenate(parts)
         return np.where(np.isfinite(similarities), similarities, -1.0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import knn_logits
+from knn_logits.ask.ranking import Ranking
 from knn_logits.building.removing import compact
 from knn_logits.engine.encoder import Encoder
 from knn_logits.errors import ConfigError
@@ -120,6 +121,18 @@ def test_an_encoder_with_other_weights_or_none_leaves_words_alone(
     store = knn_logits.build_datastore(model, tokenizer, FIRST, tmp_path / "w", calibrate=False)
     assert store.vectors is None
     assert "words alone" in caplog.text
+
+
+def test_vectors_of_other_sentences_are_not_used_and_it_says_so(
+    encoded, tokenizer, tiny_encoder, monkeypatch, caplog
+):
+    encoder = Encoder(tiny_encoder)
+    Ranking(tokenizer, [encoded], encoder)
+    assert "words alone" not in caplog.text
+    monkeypatch.setattr("knn_logits.engine.passages.sentences_of", lambda text, language: [text])
+    (found,) = Ranking(tokenizer, [encoded], encoder).rank("Which crane lifts crates?", 1)
+    assert found.similarity is None
+    assert "words alone: sentences end elsewhere" in caplog.text
 
 
 def test_a_direction_that_all_vectors_share_does_not_count(tiny_encoder, monkeypatch):
