@@ -17,7 +17,7 @@ import Stemmer
 
 from knn_logits.engine.pieces import decoded
 from knn_logits.engine.tokens import control_ids
-from knn_logits.store.blocks import HEADINGS, TokenBlock
+from knn_logits.store.blocks import HEADINGS, TokenBlock, unlinked
 from knn_logits.store.datastore import Datastore
 
 # Number of tokens to which a passage grows block by block. A longer block is a passage of its own,
@@ -83,13 +83,14 @@ class Passage:
 
     def below(self, sentence: Sentence) -> str:
         """A sentence below title and headings."""
-        return f"{self.above}\n{sentence.whole}" if self.above else sentence.whole
+        text = unlinked(sentence.whole)
+        return f"{self.above}\n{text}" if self.above else text
 
     def in_context(self, sentence: Sentence) -> tuple[str, tuple[int, int]]:
         """A sentence as in `below`, after the one before it, and where that one stands."""
         text = self.below(sentence)
-        at = len(text) - len(sentence.text)
-        return f"{text[:at]}{sentence.before} {text[at:]}", (at, at + len(sentence.before))
+        at, before = len(text) - len(unlinked(sentence.text)), unlinked(sentence.before)
+        return f"{text[:at]}{before} {text[at:]}", (at, at + len(before))
 
     def joined(self, sentence: str, following: str) -> str:
         """Two sentences as the text has them: some scripts put no space between sentences."""
@@ -215,8 +216,8 @@ def _groups(blocks: Sequence[TokenBlock]) -> Iterator[tuple[int, int]]:
 
 
 def heading_name(text: str) -> str:
-    """A heading's text in one line, without its marks."""
-    lines = [line for line in text.splitlines() if any(map(str.isalnum, line))]
+    """A heading's text in one line, without its marks, images and addresses."""
+    lines = [line for line in unlinked(text).splitlines() if any(map(str.isalnum, line))]
     return _CLOSING.sub("", " ".join(" ".join(lines).split()).lstrip("# "))
 
 

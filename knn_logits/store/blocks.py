@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +17,14 @@ KINDS = frozenset((*HEADINGS, "p", "li", "th", "tr", "pre", ""))
 # The most blocks of a document.
 MAX_BLOCKS = 1 << 16
 _LONGEST_PLACE = 100
+# An image of Markdown, and a link around its text. An address has one of the three signs.
+_IMAGE = re.compile(r"!\[[^\[\]]*\]\([^()]*\)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\((?=[^()]*[/#.])[^()]*\)")
+
+
+def unlinked(text: str) -> str:
+    """A text of Markdown without its images and the addresses of its links."""
+    return _LINK.sub(r"\1", _IMAGE.sub("", text)) if "](" in text else text
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import knn_logits
 from knn_logits.ask.ranking import Ranking
 from knn_logits.building.removing import compact
 from knn_logits.engine.encoder import Encoder
+from knn_logits.engine.passages import read_passages
 from knn_logits.errors import ConfigError
 
 FIRST = ["The crane lifts crates. It is red.", "The pump needs oil."]
@@ -121,6 +122,28 @@ def test_an_encoder_with_other_weights_or_none_leaves_words_alone(
     store = knn_logits.build_datastore(model, tokenizer, FIRST, tmp_path / "w", calibrate=False)
     assert store.vectors is None
     assert "words alone" in caplog.text
+
+
+def test_images_and_addresses_are_no_part_of_the_texts_that_are_compared(
+    model, tokenizer, tmp_path
+):
+    page = tmp_path / "page.md"
+    badge = "[![Build (ci)](https://a.b/c.svg)](https://a.b)"
+    page.write_text(
+        f"# Crane {badge} [for boats](boats.md)\n\n"
+        "A [crane](#what) lifts, says `list[0](x)`. It is ![red](r.png)red.\n"
+    )
+    documents = list(knn_logits.read_corpus([str(page)]))
+    assert [block.place for block in documents[0].blocks if block.place] == ["“Crane for boats”"]
+    store = knn_logits.build_datastore(
+        model, tokenizer, documents, tmp_path / "s", calibrate=False, encoder=""
+    )
+    (passage,) = read_passages(tokenizer, store)
+    first, second = "A crane lifts, says `list[0](x)`.", "It is red."
+    assert passage.texts() == [f"Crane for boats\n{first}", f"Crane for boats\n{second}"]
+    text, (start, end) = passage.in_context(passage.sentences[1])
+    assert (text, text[start:end]) == (f"Crane for boats\n{first} {second}", first)
+    assert passage.sentences[0].text == "A [crane](#what) lifts, says `list[0](x)`."
 
 
 def test_vectors_of_other_sentences_are_not_used_and_it_says_so(

@@ -14,7 +14,7 @@ from typing import Any
 
 from knn_logits.corpus.documents import ITEM, TEXT_LINE, paragraphs, prose, quoted
 from knn_logits.corpus.parsers import Text, clean
-from knn_logits.store.blocks import HEADINGS
+from knn_logits.store.blocks import HEADINGS, unlinked
 
 _FRONT = re.compile(r"---\n(?:.*\n)*?---\n")
 # Lines of tables, code and markup, which keep their ends. Justified text has wide blanks, too, but
@@ -118,7 +118,7 @@ def _blocks(text: str) -> Iterator[tuple[int, Text]]:
         kind, place, fragment = _KINDS.get(token.type, ""), "", ""
         lists += (token.type == "list_item_open") - (token.type == "list_item_close")
         if token.type == "heading_open":
-            name = tokens[number + 1].content
+            name = unlinked(tokens[number + 1].content)
             kind, place = token.tag, quoted(name)
             fragment = re.sub(r"[^\w\- ]", "", " ".join(name.split()).lower()).replace(" ", "-")
         elif token.type == "tr_open":
