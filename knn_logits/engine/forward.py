@@ -8,6 +8,7 @@ import threading
 import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -172,11 +173,17 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
 
 
 def _seconds(weight: Tensor) -> float:
+    """The processor time of a pass in one thread, which other programs hardly lengthen."""
     states = torch.ones(_TOKENS, weight.shape[1], dtype=weight.dtype)
-    with torch.inference_mode():
-        nn.functional.linear(states, weight)
-        timer = timeit.Timer(lambda: nn.functional.linear(states, weight))
-        return min(timer.repeat(_TIMES, number=1))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            nn.functional.linear(states, weight)
+            timer = timeit.Timer(lambda: nn.functional.linear(states, weight), timer=thread_time)
+            return min(timer.repeat(_TIMES, number=1))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _memory() -> float:

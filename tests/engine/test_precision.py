@@ -1,6 +1,7 @@
 """A model runs in the precision that is fastest, among those that lose nothing."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -72,3 +73,22 @@ def test_the_head_is_not_timed(monkeypatch):
     use_fastest_dtype(llama().half())
     assert {tuple(shape) for shape in shapes} <= {(64, 32), (32, 64)}
     assert shapes
+
+
+def test_waiting_for_a_busy_processor_counts_for_nothing(monkeypatch):
+    """The pass in half precision waits for 50 ms, and the other one computes for 2 ms."""
+    linear, threads = torch.nn.functional.linear, []
+
+    def slowed(states, weight):
+        assert threads[-1] == 1  # another thread would be waited for
+        end = time.thread_time() + 0.002
+        if weight.dtype == torch.bfloat16:
+            time.sleep(0.05)
+        while weight.dtype == torch.float32 and time.thread_time() < end:
+            pass
+        return linear(states, weight)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", slowed)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    assert use_fastest_dtype(llama().bfloat16()) is None
+    assert threads == [1, torch.get_num_threads()] * 2
