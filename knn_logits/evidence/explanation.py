@@ -171,7 +171,7 @@ class _Reading:
         return SequenceTrace(self._words[0] if opening else "", tokens)
 
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
-        """Notes verbatim and contradicted words, and numbers of other sentences."""
+        """Notes verbatim and contradicted words, and words of other sentences."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
         text, array = InnerText(tokenizer, ids), np.array(ids)
         differences = quotations.differences(array, text)

@@ -131,26 +131,40 @@ class Quotations:
         return self._supported | (self._compared - differing)
 
     def elsewhere(self, ids: Array, text: InnerText) -> set[int]:
-        """The places of numbers that no passage has beside most other words of their sentence."""
-        words, found = words_in(text.parts(ids)), set[int]()
-        for word in words:
-            values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
-            if not any(map(str.isdigit, word.bare)):
+        """The places of words that no sentence which is like theirs has.
+
+        It is one that voted, and has most longer words of the text's sentence. Words within a
+        longer quotation do not need it, but for numbers.
+        """
+        words, found, quoted = (
+            words_in(text.parts(ids)),
+            set[int](),
+            self._supported | self._compared,
+        )
+        while words:
+            sentence = words[: len(list(takewhile(_goes_on, words))) + 1]
+            words = words[len(sentence) :]
+            like = self._like(sentence, ids, text)
+            for word in sentence:
+                if not any(word.bare in one for one in like):
+                    places = set(range(word.first, word.last))
+                    found |= places if _has_digit(word) else places - quoted
+        return found
+
+    def _like(self, sentence: Sequence[_Word], ids: Array, text: InnerText) -> list[set[str]]:
+        """The words of sentences that have most longer words of a sentence, and voted for one."""
+        content, found = _content(sentence), list[set[str]]()
+        for word in sentence:
+            if word.bare not in content and not _has_digit(word):
                 continue
+            values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
             agreeing = (values == ids[word.last - 1]) & (weights > -np.inf)
             strongest = np.argsort(-weights[agreeing], kind="stable")[:_PASSAGES]
-            others = _content(_sentences(words, word.first, word.last))
-            sentences = [
-                self._sentences(number, position, 1, text)[1]
-                for number, positions in self._positions(entries[agreeing][strongest])
-                for position in positions.tolist()
-            ]
-            if not any(
-                2 * len(others & _content(theirs)) > len(others)
-                for theirs in sentences
-                if word.bare in [their.bare for their in theirs]
-            ):
-                found |= set(range(word.first, word.last))
+            for number, positions in self._positions(entries[agreeing][strongest]):
+                for position in positions.tolist():
+                    _, theirs = self._sentences(number, position, 1, text)
+                    if 2 * len(content & _content(theirs)) > len(content):
+                        found.append({their.bare for their in theirs})
         return found
 
     def p_knn(self, place: int, token: int) -> float:
@@ -236,6 +250,10 @@ def _sentences(words: Sequence[_Word], first: int, last: int) -> Sequence[_Word]
 def _content(words: Sequence[_Word]) -> set[str]:
     """The longer words."""
     return {word.bare for word in words if word.bare.isalpha() and len(word.bare) > 3}
+
+
+def _has_digit(word: _Word) -> bool:
+    return any(map(str.isdigit, word.bare))
 
 
 def _alike(

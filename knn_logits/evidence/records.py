@@ -143,7 +143,7 @@ class TokenTrace:
             favourite, if they were asked for. The likeliest comes first.
         verbatim: Whether the text stands in a document here: a passage has this token after the
             same six words or pieces of words, or among them, whatever the vote says.
-        elsewhere: Whether it is of a number that no passage has beside most of the longer words of
+        elsewhere: Whether no sentence of a passage has its word beside most of the longer words of
             the text's sentence. Only a text that is explained is compared with passages.
         special: Whether it is a token of the tokenizer's own, such as the end of a text. It
             belongs to no word, and has no part in a text's documents.
@@ -173,7 +173,7 @@ class TokenTrace:
         "contradicted": the text quotes a passage that has other words here.
         "changed": the memory brought this token. The model alone would have chosen another token.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
-        "own": the token is the model's own, or of a number that passages have elsewhere only.
+        "own": the token is the model's own, or passages have its word elsewhere only.
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"

@@ -40,7 +40,7 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     assert found["headline"] == "The memory changed no word."
     assert found["words"][0][1:] == ["kl-w", "no passage has the whole number: 40% by the memory"]
     found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], elsewhere=True), kind="explain")
-    elsewhere = "the passages with this number are about something else: 90% by the memory"
+    elsewhere = "the passages with it are about something else: 90% by the memory"
     assert found["words"][0][1:] == ["kl-w", elsewhere]
 
 

@@ -124,7 +124,7 @@ def test_words_are_compared_in_one_sentence(build, objections, tmp_path, documen
     assert " ".join(own for own, _, _ in said) == found
 
 
-def test_a_number_needs_a_passage_about_the_same_thing(build, explain, tmp_path):
+def test_a_word_needs_a_sentence_about_the_same_thing(build, explain, tmp_path):
     other = "The depth of a deep shaft is limited to 1000 steps by default."
     store = build([*TEXTS, other], tmp_path / "s", k=16, lmbda=0.9, temperature=1.0)
 
@@ -136,6 +136,13 @@ def test_a_number_needs_a_passage_about_the_same_thing(build, explain, tmp_path)
     assert "1000" in agreeing(other.replace("The depth of a deep", "The long way of this"))
     wrong = agreeing("The number of attached databases is limited to 1000 by default.")
     assert not any(map(str.isdigit, wrong))
+    # Such as "in", which many passages have in other sentences.
+    assert agreeing("A tax is due in the first week of each month, says the law.").strip() == ""
+    quoting = f"On the last page a visitor wrote in green ink that {other}"
+    tokens = explain(store, quoting, k=16, lmbda=0.9, temperature=1.0)[0].tokens
+    verbatim = [one for one in tokens if one.verbatim]
+    assert len(verbatim) > 20
+    assert all(one.token.strip().isdigit() for one in verbatim if one.elsewhere)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ const look = (word, same) => {
 const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
   contradicted: "the memory says otherwise", pieces: "no passage has the whole number",
-  elsewhere: "the passages with this number are about something else",
+  elsewhere: "the passages with it are about something else",
 };
 const hint = (word) => {
   const less = word.meaning === "own" && word.share >= LEAST;
