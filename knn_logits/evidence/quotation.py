@@ -26,6 +26,8 @@ _FURTHEST = 8
 # The most passages that are compared at one position, and the most tokens around those that are the
 # same.
 _PASSAGES, _REACH = 8, 56
+# Number of the strongest voters for a word whose sentences are compared with the text's.
+_VOTERS = 3
 # Minimum number of words that are the same around a difference. Capitalized words do not count,
 # since lines such as "Status: Final" are the same in many documents.
 _WORDS = 4
@@ -136,11 +138,8 @@ class Quotations:
         It is one that voted, and has most longer words of the text's sentence. Words within a
         longer quotation do not need it, but for numbers.
         """
-        words, found, quoted = (
-            words_in(text.parts(ids)),
-            set[int](),
-            self._supported | self._compared,
-        )
+        words, found = words_in(text.parts(ids)), set[int]()
+        quoted = self._supported | self._compared
         while words:
             sentence = words[: len(list(takewhile(_goes_on, words))) + 1]
             words = words[len(sentence) :]
@@ -159,7 +158,7 @@ class Quotations:
                 continue
             values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
             agreeing = (values == ids[word.last - 1]) & (weights > -np.inf)
-            strongest = np.argsort(-weights[agreeing], kind="stable")[:_PASSAGES]
+            strongest = np.argsort(-weights[agreeing], kind="stable")[:_VOTERS]
             for number, positions in self._positions(entries[agreeing][strongest]):
                 for position in positions.tolist():
                     _, theirs = self._sentences(number, position, 1, text)
