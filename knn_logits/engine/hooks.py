@@ -34,7 +34,7 @@ _MOST_WINDOWS = 4
 # The argument of a model that holds the cache, and the field of its output: the new name is that of
 # transformers 5.24.
 CACHE_NAME = "cache" if hasattr(CausalLMOutputWithPast, "cache") else "past_key_values"
-# What it is called where a decoder is called, also by its old names.
+# Its names where a decoder is called, old ones included.
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 
 
