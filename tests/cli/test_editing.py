@@ -1,4 +1,4 @@
-"""add, remove and verify from the command line."""
+"""add, remove, verify, and several datastores, from the command line."""
 
 import json
 
@@ -110,3 +110,18 @@ def test_verify_names_what_is_damaged(run, store):
     assert "keys-00000.npy" in content["damaged"][0]
     opened = run.refused("info", store)
     assert "keys-00000.npy" in opened.line
+
+
+def test_several_datastores(run, store, model_folder, tmp_path):
+    (tmp_path / "other.txt").write_text(TEXTS[6])
+    other = tmp_path / "other"
+    run.good("build", model_folder, tmp_path / "other.txt", "--out", other)
+    settings = ["--prompt", "The harbour", "--json", "--max-new-tokens", 12]
+    result = run.good("generate", model_folder, store, other, *settings)
+    assert {n["store"] for one in result.json["tokens"] for n in one["neighbors"]} <= {
+        "store",
+        "other",
+    }
+    explained = run("explain", model_folder, store, other, TEXTS[6], "--json").json
+    named = {n["store"] for one in explained["tokens"] for n in one["neighbors"]}
+    assert "other" in named

@@ -56,3 +56,7 @@ def test_mistakes_are_one_line(run, model_folder, store, text, tmp_path):
     ):
         result = run.refused("eval", model_folder, *args)
         assert expected in result.line
+    for content, expected in (("", "no readable document"), ("a", "has no token to predict")):
+        (tmp_path / "short.txt").write_text(content)
+        result = run.refused("eval", model_folder, store.folder, tmp_path / "short.txt", "--json")
+        assert (result.out, expected in result.err) == ("", True)
