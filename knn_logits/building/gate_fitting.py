@@ -6,6 +6,7 @@ passages of the corpus that a text repeats; and what the model writes by itself.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -36,6 +37,8 @@ from knn_logits.search.neighbors import Neighbors
 from knn_logits.search.retriever import Retriever
 from knn_logits.settings.config import KNNConfig
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.files import read_arrays
+from knn_logits.store.job import Job
 from knn_logits.store.records import GateRecord, SettingsRecord
 
 # With fewer entries there is too little text to fit a gate to.
@@ -85,8 +88,11 @@ def write_gate(
     if len(store) < _MIN_ENTRIES:
         return None
     model, location, seed = steps.model, plan.keys.location, plan.index.seed
-    steps.progress("texts for the gate", 0, None)
-    texts = own_texts(model, steps.tokenizer, seed)
+    read, about = _saved(steps.job, settings)
+    if "texts" not in about:
+        steps.progress("texts for the gate", 0, None)
+        about["texts"] = json.dumps(own_texts(model, steps.tokenizer, seed))
+    texts = json.loads(about["texts"])
     if not texts:
         return None
     config = KNNConfig.of(settings)
@@ -100,9 +106,11 @@ def write_gate(
     drawn = _texts(store, texts, parts, np.random.default_rng(seed))
     for number, (group, ids, skip) in enumerate(drawn):
         groups.setdefault(group, []).append(Piece(ids, skip, number << _TEXT_BITS))
-    count = counter(steps.progress, "gate", sum(map(predicted_tokens, groups.values())))
-    read: list[GateTokens] = []
-    for (kind, first, last), pieces in groups.items():
+    total, before = sum(map(predicted_tokens, groups.values())), sum(len(one.text) for one in read)
+    count = counter(steps.progress, "gate", total, before)
+    for done, ((kind, first, last), pieces) in enumerate(groups.items()):
+        if done < int(about["groups"]):
+            continue
         hidden = (first <= parts) & (parts <= last)
         left = suffixes.without(np.flatnonzero(hidden)) if hidden.any() else suffixes
         matches = Matches([(left, 0)], counts, most=MAX_OCCURRENCES)
@@ -120,6 +128,9 @@ def write_gate(
                 weights, targets = weighing.log_weights(here), scores.targets[rows]
                 read.append(_tokens_of(here, weights, log_p, targets, kind, text[rows]))
             count(len(scores.targets))
+        read, about["groups"] = [GateTokens.joined(read)], str(done + 1)
+        arrays = {name: np.asarray(values) for name, values in vars(read[0]).items()}
+        steps.job.write("gate", arrays, about)
     tokens = GateTokens.joined(read)
     metric = store.manifest.metric
     held_out = tokens.text % _FOLDS == 0
@@ -127,6 +138,20 @@ def write_gate(
     gate = fit_adaptive_gate(tokens, metric, seed=seed)
     steps.job.write("gate", gate.to_arrays(), gate.about)
     return judged
+
+
+def _saved(job: Job, settings: SettingsRecord) -> tuple[list[GateTokens], dict[str, str]]:
+    """The tokens that an interrupted fit under the same settings has read, and its texts.
+
+    They are kept where the gate will stand.
+    """
+    about = {"settings": settings.model_dump_json(), "groups": "0"}
+    if job.file("gate") is not None:
+        arrays, saved = read_arrays(job.path("gate"))
+        if saved.get("settings") == about["settings"]:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            return [GateTokens(**tensors)], saved
+    return [], about
 
 
 def _texts(

@@ -96,7 +96,7 @@ def map_arrays(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
 def _view(data: Array, *, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
     """One array of a .safetensors file, as its header describes it."""
     first, last = data_offsets
-    kind = np.dtype(f"<{dtype[0].lower()}{int(dtype[1:]) // 8}")
+    kind = np.dtype("?" if dtype == "BOOL" else f"<{dtype[0].lower()}{int(dtype[1:]) // 8}")
     array: Array = data[first:last].view(kind).reshape(shape)
     return array
 

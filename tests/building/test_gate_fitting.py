@@ -8,7 +8,6 @@ import torch
 from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor, Memory, build_datastore
-from knn_logits.building import gate_fitting
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import stored_gate
 
@@ -68,17 +67,25 @@ def test_a_passage_that_a_text_repeats_is_continued(gated, model, tokenizer):
     assert trace[0].tokens[0].documents
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0], ids=["while it reads", "when it has read all"])
 def test_an_interrupted_fit_resumes_to_the_bytes_of_the_first_build(
-    gated, model, tokenizer, tmp_path, monkeypatch
+    gated, model, tokenizer, tmp_path, share
 ):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
+    read = []
 
-    with monkeypatch.context() as patch:
-        patch.setattr(gate_fitting, "fit_adaptive_gate", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            build_datastore(model, tokenizer, [text * 2 for text in TEXTS], tmp_path / "store")
+    def watch(phase, done, total):
+        if phase == "gate":
+            read.append(done)
+
+    def interrupt(phase, done, total):
+        if phase == "gate" and done >= share * total:
+            raise KeyboardInterrupt
+
+    texts = [text * 2 for text in TEXTS]
+    with pytest.raises(KeyboardInterrupt):
+        build_datastore(model, tokenizer, texts, tmp_path / "store", progress=interrupt)
     torch.manual_seed(5)  # which changes nothing
-    store = build_datastore(model, tokenizer, [text * 2 for text in TEXTS], tmp_path / "store")
+    store = build_datastore(model, tokenizer, texts, tmp_path / "store", progress=watch)
+    assert read[0] > 0.0
     assert store.manifest.gate == gated.manifest.gate
     assert store.manifest.files == gated.manifest.files

@@ -43,7 +43,7 @@ WRITERS = {
 # What is written
 
 DTYPES = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
-DTYPES += ["float16", "float32", "float64"]
+DTYPES += ["bool", "float16", "float32", "float64"]
 
 
 @given(
