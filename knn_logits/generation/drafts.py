@@ -201,6 +201,8 @@ class DraftedDecoding:
     Args:
         draft: Returns a draft for a text, of a number of tokens at most.
         learn: Is told how many tokens of the latest draft were accepted.
+        expect: Is told the scores of a draft's pass, [1 + drafted, vocabulary], before they
+            are processed one by one.
         streamer: As `generate()` takes it.
     """
 
@@ -208,9 +210,11 @@ class DraftedDecoding:
         self,
         draft: Callable[[Sequence[int], int], list[int]],
         learn: Callable[[int], None],
+        expect: Callable[[Tensor], None],
         streamer: Any = None,
     ) -> None:
         self._draft, self._learn, self._streamer = draft, learn, streamer
+        self._expect = expect
         self.passes = 0
 
     def __call__(
@@ -247,6 +251,8 @@ class DraftedDecoding:
                 )
                 self.passes = getattr(output, "sequences", output).shape[1] - prompt.shape[1] - 1
                 return output
+            if drafted:
+                self._expect(rows[0].to(input_ids.device))
             chosen: list[int] = []
             for place in range(len(drafted) + 1):
                 raw = rows[:, place].to(torch.float32, copy=True).to(input_ids.device)

@@ -152,6 +152,7 @@ class KNNLogitsProcessor(LogitsProcessor):
             loop = DraftedDecoding(
                 lambda text, room: drafter.draft(text, self.vote, room),
                 drafter.learn,
+                self._expect,
                 settings.get("streamer"),
             )
             output = model.generate(**drafted, custom_generate=loop)
@@ -230,6 +231,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     def _vote(self, window: Window, position: int, texts: Tensor, log_p_lm: Tensor) -> Vote:
         memory, answers = self.memory, window.answers
+        vote: Vote | None
         if position not in answers:
             # Assisted decoding asks for the positions from here on one by one. They are searched
             # together, unless a search needs the tokens that were chosen before.
@@ -237,14 +239,28 @@ class KNNLogitsProcessor(LogitsProcessor):
             states = window.states[:, position : position + 1 if follows else None]
             rows, positions, _ = states.shape
             if positions == 1 and not follows:
-                answers[position], vote = memory.step(states[:, 0], texts, log_p_lm)
+                found, vote = memory.step(states[:, 0], texts, log_p_lm)
+                answers[position] = found, None
                 return vote
             if positions > 1:
                 texts = torch.cat([texts, window.ids[:, position + 1 :]], dim=-1)
             found = memory.neighbors(states, texts)
+            scores, votes = getattr(self._current, "scores", None), None
+            if scores is not None and len(scores) == found.rows:
+                votes = memory.vote(found, torch.log_softmax(scores.float(), dim=-1))
+                self._current.scores = None
             for number in range(positions):
-                answers[position + number] = found[number * rows : (number + 1) * rows]
-        return memory.vote(answers[position], log_p_lm)
+                part = slice(number * rows, (number + 1) * rows)
+                answers[position + number] = found[part], None if votes is None else votes[part]
+        found, vote = answers[position]
+        # Another processor may have changed the scores.
+        if vote is None or not torch.equal(vote.log_p_lm, log_p_lm):
+            vote = memory.vote(found, log_p_lm)
+        return vote
+
+    def _expect(self, scores: Tensor) -> None:
+        """Takes the scores of all positions of a pass, whose votes are computed together."""
+        self._current.scores = scores
 
     def trace(
         self,

@@ -207,6 +207,11 @@ class Vote:
     log_p_lm: Tensor
     mixture: Tensor | None = None
 
+    def __getitem__(self, rows: slice) -> Vote:
+        """The vote of some rows, whose mixture is not computed yet."""
+        lmbda = self.lmbda[rows] if isinstance(self.lmbda, Tensor) else self.lmbda
+        return Vote(self.neighbors[rows], self.log_weights[rows], lmbda, self.log_p_lm[rows])
+
     @cached_property
     def log_p(self) -> Tensor:
         """The mixture's log-probabilities, float32 [rows, vocabulary]."""
