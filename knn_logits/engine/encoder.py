@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from knn_logits.arrays import Array
-from knn_logits.engine.forward import has_bfloat16
+from knn_logits.engine.forward import multiplies_in
 from knn_logits.errors import ConfigError
 from knn_logits.locks import cached_property
 from knn_logits.store.files import cache_folder
@@ -81,7 +81,7 @@ class Encoder:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.eval().to(self._device)
         self.sha256 = _sha256(model, self._by_first)
-        if self._device.type == "cpu" and has_bfloat16():
+        if self._device.type == "cpu" and multiplies_in(torch.bfloat16):
             model.bfloat16()
         self.dim = int(model.config.hidden_size)  # of a vector
         self._lock = threading.Lock()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import threading
-import timeit
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -124,66 +122,46 @@ def _run(
     return states.reshape(rows, tokens, -1), output
 
 
-# The instructions that multiply in bfloat16, by their names in torch.
-_BFLOAT16 = ("amx_bf16", "avx512_bf16")
-# Number of tokens of a timed pass through one layer, and of passes; the fastest counts.
-_TOKENS, _TIMES = 64, 3
-# A measurement varies by some percent from run to run. float32 has to be faster by more than that,
-# or else the choice, and with it the datastore, would vary too.
-_MARGIN = 1.25
+# The instructions that multiply in half precision, by their names in torch.
+_INSTRUCTIONS = {
+    torch.bfloat16: ("amx_bf16", "avx512_bf16", "bf16"),
+    torch.float16: ("amx_fp16", "avx512_fp16", "fp16_arith"),
+}
 
 
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies in bfloat16; False if this version of torch cannot say."""
+def multiplies_in(dtype: torch.dtype) -> bool:
+    """Whether the processor has instructions for bfloat16 or float16.
+
+    False if this version of torch cannot say.
+    """
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return any(found.get(name) for name in _BFLOAT16)
+    return any(found.get(name) for name in _INSTRUCTIONS[dtype])
 
 
 def use_fastest_dtype(model: nn.Module) -> str | None:
-    """Converts a model on a processor to float32 if it runs faster so and loses nothing.
-
-    A checkpoint in half precision is often slower on a processor: float16 is emulated by most of
-    them. Its largest linear layer but the head is timed in both precisions, which takes
-    milliseconds. The head is large enough that memory decides, where the two are almost equal.
+    """Converts a model to float32 where the processor emulates its half precision.
 
     Args:
         model: The model, as it was loaded. It may be changed.
 
     Returns:
         The choice and its reason, as a sentence; None where the model stays as it is: on a GPU, in
-        another precision than float16 and bfloat16, or without memory for float32.
+        another precision than float16 or bfloat16, or without memory for float32.
     """
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    linear = (module for module in model.modules() if isinstance(module, nn.Linear))
-    layers = [module.weight for module in linear if module is not head]
-    weight = max(layers, key=Tensor.numel).detach() if layers else torch.empty(0)
-    size = sum(parameter.numel() for parameter in model.parameters())
-    if weight.dtype not in (torch.float16, torch.bfloat16) or weight.device.type != "cpu":
+    parameters = list(model.parameters())
+    stored = {one.dtype for one in parameters} - {torch.float32}
+    if any(one.device.type != "cpu" for one in parameters) or len(stored) != 1:
         return None
-    if 4 * size > _memory() / 2:
+    (dtype,) = stored
+    if dtype not in _INSTRUCTIONS or multiplies_in(dtype):
         return None
-    stored, single = _seconds(weight), _seconds(weight.float())
-    if single * _MARGIN >= stored:
+    if 4 * sum(one.numel() for one in parameters) > _memory() / 2:
         return None
     model.float()
     return (
-        f"the model runs in float32, {stored / single:.1f} times as fast on this processor as in "
-        f"the checkpoint's {str(weight.dtype).removeprefix('torch.')}; --dtype chooses"
+        "the model runs in float32, since this processor has no instructions for the checkpoint's "
+        f"{str(dtype).removeprefix('torch.')}; --dtype chooses"
     )
-
-
-def _seconds(weight: Tensor) -> float:
-    """The processor time of a pass in one thread, which other programs hardly lengthen."""
-    states = torch.ones(_TOKENS, weight.shape[1], dtype=weight.dtype)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.inference_mode():
-            nn.functional.linear(states, weight)
-            timer = timeit.Timer(lambda: nn.functional.linear(states, weight), timer=thread_time)
-            return min(timer.repeat(_TIMES, number=1))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _memory() -> float:
