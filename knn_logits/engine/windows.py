@@ -207,16 +207,20 @@ def compute_keys(
 def grouped(
     windows: Sequence[TextWindow], *, dim: int, dtype: str, batch_tokens: int
 ) -> Iterator[list[TextWindow]]:
-    """Yields groups of a few batches of windows, whose keys fit into the buffer."""
+    """Yields groups of a few batches of windows, whose keys fit into the buffer.
+
+    A killed job loses the group in work, so it is one batch at first, and at most a fifth of all.
+    """
     fit = _BUFFER_BYTES // (dim * np.dtype(dtype).itemsize)
-    entries = max(batch_tokens, min(fit, _BATCHES_AT_ONCE * batch_tokens))
+    most = min(fit, _BATCHES_AT_ONCE * batch_tokens)
     group: list[TextWindow] = []
-    held = 0
+    held = done = 0
     for window in windows:
         group.append(window)
         held += window.entries
-        if held >= entries:
+        if held >= max(batch_tokens, min(most, done // 4)):
             yield group
+            done += held
             group, held = [], 0
     if group:
         yield group

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import TEXTS, make_gpt2
 from folders import hashes
+from interrupted import Stop, stopping
 
 from knn_logits import Document, IndexConfig, WindowConfig, build_datastore
 from knn_logits.engine.compatibility import canary_tokens
@@ -179,6 +180,24 @@ def test_the_size_of_shards_of_windows_does_not_change_the_keys(
     phases = list(dict.fromkeys(phase for phase, _, _ in seen))
     gate = ["texts for the gate", "gate"]
     assert phases == ["tokens", "keys", "index exact", *gate]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_a_stopped_build_loses_two_fifths_of_its_keys_at_most(
+    build, store, tmp_path, monkeypatch, share
+):
+    monkeypatch.setattr("knn_logits.store.writer._FIRST_BYTES", 512)
+    stopped, first = share * len(store), []
+    settings = {"window": SMALL_WINDOW, "batch_tokens": 16}
+    with pytest.raises(Stop):
+        build(TEXTS, tmp_path / "s", **settings, progress=stopping(stopped))
+    build(
+        TEXTS,
+        tmp_path / "s",
+        **settings,
+        progress=lambda phase, done, _: first.append(done) if phase == "keys" else None,
+    )
+    assert first[0] >= 0.6 * stopped - 2 * 16
 
 
 @pytest.mark.parametrize("window", [2, 16])
