@@ -26,6 +26,7 @@ PASSAGE_TOKENS, MAX_TOKENS = 160, 320
 # A longer sentence is cut between two words, a longer block of code between two lines. A shorter
 # list or code is quoted with the sentence that introduces it.
 MAX_CHARACTERS, _MAX_INTRODUCED = 800, 600
+_LABEL_CHARACTERS = 40
 QUESTION_MARKS = ("?", "\uff1f", "\u061f")
 _SENTENCE_CUT = re.compile(rf"(?s)(.{{1,{MAX_CHARACTERS}}})(?:\s+|$)|(.{{{MAX_CHARACTERS}}})")
 # sentencex takes the square of a text's length, so that a longer block is cut between two words.
@@ -45,11 +46,12 @@ class Sentence:
     # Text to read with it: its table's header, its list's introduction, or a question before it
     lead: str = ""
     before: str = ""  # the sentence before it in its paragraph, if it has no lead
+    named: str = ""  # the cells of a table row with the names of their columns
 
     @property
     def whole(self) -> str:
-        """The text after its lead."""
-        return f"{self.lead} {self.text}" if self.lead else self.text
+        """The text after its lead, or with the names of columns."""
+        return self.named or (f"{self.lead} {self.text}" if self.lead else self.text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,8 @@ class Passage:
         """
         if quote.startswith("- "):  # a row of a file of records, which names its columns
             return quote.removeprefix("- ")
+        if sentence.named:
+            return sentence.named
         *_, lead = ["", *cut_sentences(sentence.lead, "p", self.language)]
         if lead and not _ENDS.search(lead):
             first, last = sentence_span(self.text, lead) or (0, 0)
@@ -158,14 +162,18 @@ def _passages(
             following = blocks[number + 1 : number + 2]
             if block.kind == "th" and any(row.lead == number for row in following):
                 continue
-            own = "" if block.lead is None else " ".join(texts[block.lead].split())
+            own = named = ""
+            if block.lead is not None:
+                own = " ".join(texts[block.lead].split())
+                named = named_cells(texts[block.lead], texts[number]) if block.kind == "tr" else ""
+            labels = block.kind in ("p", "li") and [row.kind for row in following] == ["p"]
             before = ""
             for text in cut_sentences(texts[number], block.kind, language):
-                if text.endswith(QUESTION_MARKS):
+                if text.endswith(QUESTION_MARKS) or (labels and is_label(text)):
                     lead = text
                 else:
                     near = not (lead or own) and len(before) + len(text) < MAX_CHARACTERS
-                    sentences.append(Sentence(text, lead or own, before if near else ""))
+                    sentences.append(Sentence(text, lead or own, before if near else "", named))
                     lead = ""
                 before = text
         last = blocks[end - 1]
@@ -221,6 +229,27 @@ def heading_name(text: str) -> str:
     return _CLOSING.sub("", " ".join(" ".join(lines).split()).lstrip("# "))
 
 
+def is_label(text: str) -> bool:
+    """Whether a block names what the paragraph after it is about, as a term its definition."""
+    return len(text) <= _LABEL_CHARACTERS and len(text.split()) <= 3 and text[-1].isalnum()
+
+
+def named_cells(header: str, row: str) -> str:
+    """The cells of a table's row, each after the name of its column; "" if they do not fit."""
+    names, cells = _cells(header), _cells(row)
+    if len(cells) > len(names):
+        return ""
+    pairs = zip(names, cells, strict=False)
+    return "; ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
+
+
+def _cells(row: str) -> list[str]:
+    """The cells of the first line of a table, in Markdown or between tabs."""
+    line = row.strip("\n").partition("\n")[0]
+    cells = line.strip().strip("|").split("|") if line.startswith("|") else line.split("\t")
+    return [" ".join(cell.split()) for cell in cells]
+
+
 def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
     """Yields the sentences of a block, without the marker of a list."""
     if kind == "pre":
@@ -228,7 +257,9 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
         parts = [match[1] or match[2] for match in _CODE_CUT.finditer(text)] if long else [text]
         parts = [part.strip("\n") for part in parts]
     elif kind in ("tr", "th"):
-        parts = [" ".join(text.split())]
+        # What follows a table in Markdown, such as the addresses of links, belongs to its last row.
+        row = text.strip("\n").partition("\n")[0] if text.startswith("|") else text
+        parts = [" ".join(row.split())]
     else:
         marker = _MARKER.match(text)
         plain = " ".join(text[marker.end() if marker else 0 :].split())

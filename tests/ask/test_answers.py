@@ -183,6 +183,12 @@ The tank is empty.
 | HK-12 | 14 crowns | red |
 | HK-30 | 23 crowns | green |
 
+[1]: https://example.org/filters
+
+Teabell
+
+It rings when the tea is ready.
+
 ## Cups
 
 It is light. The kettle fills:
@@ -207,9 +213,11 @@ def handbook(tmp_path_factory):
 
 def test_rows_items_headings_and_code_are_read_as_what_they_are(asking, build, handbook, tmp_path):
     asked = asking(build(list(knn_logits.read_corpus([str(handbook)])), tmp_path / "s"))
-    row = asked.answer("What is the price of filter HK-30?").text
-    assert row.splitlines()[0] == "| filter | price | color |"
-    assert row.endswith("\n| HK-30 | 23 crowns | green |")
+    row = asked.answer("What is the price of filter HK-30?")
+    assert row.text == "filter: HK-30; price: 23 crowns; color: green"
+    assert row.passages[0].sentence == "| HK-30 | 23 crowns | green |"
+    term = asked.answer("What is a teabell?")
+    assert term.text == "Teabell\nIt rings when the tea is ready."
     item = asked.answer("How many cups of tea are there?")
     assert item.text == "The kettle fills:\ntwo cups of tea"
     assert item.passages[0].sentence == "two cups of tea"
