@@ -61,7 +61,8 @@ class Visitor:
 
     store: Datastore | None = None  # of the visitor's own text
     folder: Path | None = None
-    running: dict[Deadline, str] = field(default_factory=dict)
+    # The kind of each, and when its request arrived.
+    running: dict[Deadline, tuple[str, float]] = field(default_factory=dict)
     used: float = field(default_factory=time.monotonic)
 
 
@@ -92,10 +93,10 @@ class Visitors:
 
         The deadline of a request that was stopped since it arrived is cancelled already.
         """
-        self.stop(session, kind)
+        self.stop(session, kind, arrived)
         visitor = self._visitor(session)
         with self._lock:
-            visitor.running[deadline] = kind
+            visitor.running[deadline] = kind, arrived
             late = arrived < self._stops.get((session or "", kind), -math.inf)
         if late:
             deadline.cancel()
@@ -108,20 +109,21 @@ class Visitors:
                 if not visitor.running and visitor.folder is None:
                     self.by_session.pop(session or "", None)
 
-    def stop(
-        self, session: str | None, kind: str | None = None, arrived: float | None = None
-    ) -> None:
-        """Stops a visitor's work of a kind, or of every kind, and what waits since before then."""
+    def stop(self, session: str | None, kind: str | None = None, arrived: float = math.inf) -> None:
+        """Stops a visitor's work of a kind, or of every kind, that arrived before, waiting or not.
+
+        Requests may be handled in another order than that in which they arrived.
+        """
         with self._lock:
-            if session and kind and arrived is not None:
-                self._stops.pop((session, kind), None)
-                self._stops[session, kind] = arrived
+            if session and kind and arrived < math.inf:
+                before = self._stops.pop((session, kind), arrived)
+                self._stops[session, kind] = max(before, arrived)
                 if len(self._stops) > _MOST_STOPS:
                     del self._stops[next(iter(self._stops))]
             visitor = self.by_session.get(session or "")
             running = list(visitor.running.items()) if visitor else []
-        for deadline, of in running:
-            if kind in (None, of):
+        for deadline, (of, since) in running:
+            if kind in (None, of) and since <= arrived:
                 deadline.cancel()
 
     @contextmanager

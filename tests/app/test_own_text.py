@@ -82,7 +82,7 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     assert sources[0].store == YOUR_TEXT
     assert sources[0].title == "Pasted text"
     both = Lookup((YOUR_TEXT, "manual"))
-    assert session.explain(TEXT, both, private=own).trace[0].tokens
+    assert session.explain(TEXT, both, Deadline(60), own).trace[0].tokens
 
 
 def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, visitors):
@@ -149,6 +149,13 @@ def test_what_waited_when_it_was_stopped_is_stopped_when_it_begins(visitors):
         with visitors.running(session, Deadline(60), kind, arrived) as deadline:
             cancelled.append(deadline.cancelled)
     assert cancelled == [True, False, False, False]
+    # Requests may be handled in another order than that in which they arrived.
+    with (
+        visitors.running("one", Deadline(60), "write", 8.0) as newer,
+        visitors.running("one", Deadline(60), "write", 6.0) as older,
+    ):
+        visitors.stop("one", "write", arrived=7.0)
+        assert (newer.cancelled, older.cancelled) == (False, True)
 
 
 def test_files_of_text_and_json_lines_are_read(session, tmp_path):
