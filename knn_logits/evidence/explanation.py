@@ -27,6 +27,7 @@ from knn_logits.evidence.trace import Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
 from knn_logits.mixture.vote import Vote, largest
+from knn_logits.progress import Progress, no_progress
 from knn_logits.search.combined import Stores
 from knn_logits.settings.config import whole_number
 
@@ -42,6 +43,7 @@ def explain(
     source: str | None = None,
     max_neighbors: int = MAX_NEIGHBORS,
     candidates: int = 0,
+    progress: Progress = no_progress,
     **settings: Unpack[MemorySettings],
 ) -> Trace:
     """Traces which passages of a datastore support each word of a text.
@@ -60,6 +62,7 @@ def explain(
         source: The text that an encoder-decoder model reads, without prefix.
         max_neighbors: The most passages to keep for each token.
         candidates: How many of the likeliest tokens the trace names at each token.
+        progress: A callback that is told how many of the tokens are traced.
         settings: `k`, `lmbda`, `temperature`, `device`, `retomaton` and so on, which
             `Memory` explains. The default of each is the datastore's setting for scoring.
 
@@ -90,7 +93,7 @@ def explain(
         raise CorpusError(
             "the text has fewer than two tokens, so there is nothing to explain; use a longer text"
         )
-    reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates)
+    reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, progress)
     if pairs is None and all(store.manifest.learned is None for store in memory.stores):
         reading.quotations = Quotations(memory.stores)
     windows, device = memory.stores[0].manifest.windows, input_device(model)
@@ -119,9 +122,9 @@ def _source_ids(pairs: PairTokenizer | None, source: str | None) -> Array | None
 class _Reading:
     """The tokens of a text, which are traced from the second on while the text is read."""
 
-    def __init__(self, tracer: Tracer, ids: list[int], candidates: int) -> None:
+    def __init__(self, tracer: Tracer, ids: list[int], candidates: int, progress: Progress) -> None:
         self._tracer, self._ids, self._candidates = tracer, ids, candidates
-        self._words = token_texts(tracer.tokenizer, ids)
+        self._words, self._progress = token_texts(tracer.tokenizer, ids), progress
         self._tokens: list[TokenTrace] = []
         self.quotations: Quotations | None = None
 
@@ -148,6 +151,7 @@ class _Reading:
         log_p_chosen = log_p_lm.tolist()
         for row, lmbda in enumerate(vote.lmbdas.tolist()):
             at, part = begin + row, slice(row, row + 1)
+            self._progress("explaining", at, len(ids))
             chosen = Chosen(
                 self._ids[at],
                 neighbors[part],
