@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -11,6 +12,7 @@ import gradio as gr
 from knn_logits import evaluate
 from knn_logits.hosting import Deadline
 from knn_logits_app import page_parts, views
+from knn_logits_app.decoding import WINDOWS
 from knn_logits_app.page_parts import MODEL, Controls, Server
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, friendly, text_of
 from knn_logits_app.session import Session, Stores, settings_of
@@ -24,65 +26,84 @@ _WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 
 def build_explain(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
-    session = server.session
-    text, button = _text_and_button(
-        "Explain",
+    session, output = server.session, page_parts.answers_place(elem_id="explained", render=False)
+    most = WINDOWS * session.limits.prompt_tokens
+
+    def explained(values: Any, text: Any, *how: Any) -> str:
+        answers = {"text": session.explain(text_of(text), *how)}
+        return views.frame(answers, {"values": values}, kind="explain")
+
+    _build(
+        server, controls, "explain", output, explained, views.message,
         label="Any text: yours, a model’s, a document’s",
         value=session.library.sample_passage(),
-        info="It is compared with the documents, word for word.",
+        info=f"It is compared with the documents, word for word: at most {most:,} word pieces.",
         lines=4,
         max_length=MOST_CHARACTERS,
-    )
-    output = page_parts.answers_place(elem_id="explained")
-
-    def on_explain(request: gr.Request, *values: Any) -> str:
-        try:
-            lookup, (text,) = page_parts.split(values)
-            private = server.visitors.stores(request.session_hash)
-            answers = {"text": session.explain(text_of(text), lookup, private)}
-            return views.frame(answers, {"values": values}, kind="explain")
-        except Exception as error:
-            return views.message(friendly(error))
-
-    inputs = [*controls.lookup, text]
-    for event in (button.click, text.submit):
-        event(on_explain, inputs, [output], trigger_mode="always_last", **_WAITING)
+    )  # fmt: skip
     return [output]
 
 
 def build_evaluate(server: Server, controls: Controls) -> None:
     """Lays the tab out and connects it."""
-    text, button = _text_and_button(
-        "Evaluate",
+    output = page_parts.place(content="${value}", elem_id="evaluated", render=False)
+    for control in controls.lookup:  # it is measured with their values
+        control.change(outputs=[output], js="() => ''", **page_parts.INSTANT)
+
+    def measured(_: Any, *how: Any) -> str:
+        return measured_html(server.session, *how)
+
+    _build(
+        server, controls, "evaluate", output, measured, partial(views.notice, kind="error"),
         label="A text to predict",
         placeholder="Paste a text that the documents do not contain.",
         info="The memory knows the documents word for word, so they would measure nothing.",
         lines=5,
         max_length=MOST_MEASURED,
-    )
-    output = page_parts.place(content="${value}", elem_id="evaluated")
-
-    def on_evaluate(request: gr.Request, *values: Any) -> Iterator[str]:
-        yield ""  # the browser would not draw the same line again that it has removed
-        try:
-            lookup, (text,) = page_parts.split(values)
-            visitor = request.session_hash
-            private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
-            with server.visitors.running(visitor, deadline, "evaluate"):
-                yield measured_html(server.session, text, lookup, deadline, private)
-        except Exception as error:
-            yield views.notice(friendly(error), kind="error")
-
-    inputs = [*controls.lookup, text]
-    button.click(on_evaluate, inputs, [output], trigger_mode="always_last", **_WAITING)
+    )  # fmt: skip
 
 
-def _text_and_button(name: str, **box: Any) -> tuple[gr.Textbox, gr.Button]:
-    """Lays out the box of a text and the button below it."""
-    text = gr.Textbox(max_lines=14, elem_id=f"{name.lower()}-text", **box)
+def _build(
+    server: Server,
+    controls: Controls,
+    name: str,
+    output: Any,
+    answer: Callable[..., str],
+    refusal: Callable[[str], str],
+    **box: Any,
+) -> None:
+    """Lays out a form, and answers each click until it is stopped or another click replaces it."""
+    text = gr.Textbox(max_lines=14, elem_id=f"{name}-text", **box)
     with gr.Row(elem_classes="kl-run"):
-        button = gr.Button(name, variant="primary", size="md", elem_id=name.lower())
-    return text, button
+        button = gr.Button(name.capitalize(), variant="primary", size="md", elem_id=name)
+        stop = page_parts.stop_button(f"{name}-stop")
+    output.render()
+
+    def on_click(request: gr.Request, *values: Any) -> Iterator[str]:
+        visitor, since = request.session_hash, page_parts.arrived(request)
+        private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
+        with server.visitors.running(visitor, deadline, name, since):
+            try:
+                deadline.check()  # it may have been stopped while it waited
+                lookup, (text,) = page_parts.split(values)
+                shown = answer(values, text, lookup, deadline, private)
+            except Exception as error:
+                shown = refusal(friendly(error))
+            if not deadline.cancelled:
+                yield shown
+
+    run = button.click(
+        on_click,
+        [*controls.lookup, text],
+        [output],
+        js=f"(...all) => {{ knnLogits.reading('{name}', 1); return all; }}",
+        validator=page_parts.stopping_first(server, name),
+        trigger_mode="multiple",
+        **_WAITING,
+    )
+    page_parts.at_end(run, f"knnLogits.reading('{name}', -1);")
+    page_parts.enter(text, name)
+    stop.click(page_parts.stopping(server, name), **page_parts.LIGHT)
 
 
 def measured_html(
@@ -92,7 +113,14 @@ def measured_html(
     library, text = session.library, text_of(text, most=MOST_MEASURED)
     library.reader.tokens_of(text)
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
-    total = evaluate(library.model, library.tokenizer, memory, [text], progress=deadline.watch())
+    total = evaluate(
+        library.model,
+        library.tokenizer,
+        memory,
+        [text],
+        batch_tokens=1024,  # between batches it can be stopped
+        progress=deadline.watch(),
+    )
     alone, mixed = total.perplexity.lm, total.perplexity.interpolated
     if alone is None or mixed is None:
         line = "Some word has the probability 0, so the perplexity is infinite: choose a smaller λ."

@@ -76,6 +76,13 @@ def enter(box: Any, button: str) -> None:
     box.submit(js=f"() => {{ document.getElementById('{button}').click(); }}", **INSTANT)
 
 
+def at_end(run: Any, js: str) -> None:
+    """Runs a script in the browser when a request has ended."""
+    # In gradio a refused request triggers the second of these alone, and every other one the first.
+    for ended in (run.then, run.failure):
+        ended(js=f"() => {{ {js} }}", **INSTANT)
+
+
 def stop_button(name: str) -> Any:
     """Adds a button "Stop". The browser enables it while there is something to stop."""
     return gr.Button("Stop", size="md", min_width=70, interactive=False, elem_id=name)

@@ -101,14 +101,16 @@ class Session:
             if steps:
                 yield dict(answers)
 
-    def explain(self, text: str, lookup: Lookup, private: Stores | None = None) -> Answer:
+    def explain(
+        self, text: str, lookup: Lookup, deadline: Deadline, private: Stores | None = None
+    ) -> Answer:
         """Finds the sources of a text."""
         library = self.library
         library.reader.check_text(text, self.limits)
         memory = library.memory.over(self.stores(lookup, private)).asked(**settings_of(lookup))
         trace = explain(
             library.model, library.tokenizer, memory, text,
-            max_neighbors=PASSAGES, candidates=CANDIDATES,
+            max_neighbors=PASSAGES, candidates=CANDIDATES, progress=deadline.watch(),
         )  # fmt: skip
         trace = words_only(trace, library)
         return Answer(

@@ -64,9 +64,7 @@ def build(server: Server, controls: Controls) -> Any:
         validator=page_parts.stopping_first(server, "ask"),
         **replacing,
     )
-    # In gradio a refused request triggers the second of these alone, and every other one the first.
-    for ended in (asking.then, asking.failure):
-        ended(js="() => { knnLogits.asked(); }", **page_parts.INSTANT)
+    page_parts.at_end(asking, "knnLogits.asked();")
     places = [output, controls.stores]
     validator = page_parts.stopping_first(server, "build")
     built = attach.upload(on_attach, [attach], places, validator=validator, **replacing)

@@ -27,7 +27,7 @@ _SCRIPTS = (
     "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, know, alone, fromLink, runLink, chat, asked, "
+    "mount, drawer, controls, know, alone, fromLink, runLink, chat, asked, reading, "
     "addressOf, rendered, read, look, hint, headline"
 )
 _MAX_DOCUMENTS = 64  # of a token

@@ -1,13 +1,15 @@
 """Journeys of Explain and Evaluate: a given text is compared with the documents, or measured."""
 
 import re
-import threading
+import time
 
-from app.conftest import PATIENCE, expect
+import pytest
+
+from app.conftest import eventually, expect
 from app.writing import explain, words
-from knn_logits_app import given_text
+from knn_logits_app import given_text, session
 
-BISHOP = "Travellers thank Bishop Korrin for"
+BISHOP, ENDLESS = "Travellers thank Bishop Korrin for", "The lathe is old."
 
 
 def test_a_text_is_compared_with_the_documents(one):
@@ -64,19 +66,54 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
         expect(page.locator("#side details p", has_text=line)).to_be_visible()
 
 
-def test_the_newer_of_two_texts_is_measured_and_named(one, monkeypatch):
-    measure, begun, go = given_text.evaluate, threading.Event(), threading.Event()
+@pytest.fixture
+def reading(monkeypatch):
+    """The endless texts that are read: each until its deadline ends that."""
+    texts = []
 
-    def held(*given, **named):
-        begun.set()
-        go.wait(PATIENCE)
-        return measure(*given, **named)
+    def held(read):
+        def run(model, tokenizer, memory, text, *, progress, **how):
+            if ENDLESS in text:
+                texts.append(text)
+                try:
+                    while True:
+                        progress("held", 0, None)
+                        time.sleep(0.01)
+                finally:
+                    texts.remove(text)
+            return read(model, tokenizer, memory, text, progress=progress, **how)
 
-    monkeypatch.setattr(given_text, "evaluate", held)
-    one.tab("Evaluate")
-    for text in ("The lathe is old.", BISHOP):
-        one.page.locator("#evaluate-text textarea").fill(text)
-        one.page.locator("#evaluate").click()
-        assert begun.wait(PATIENCE)
-    go.set()
-    expect(one.page.locator("#evaluated p")).to_contain_text(f"the perplexity of “{BISHOP}”")
+        return run
+
+    monkeypatch.setattr(given_text, "evaluate", held(given_text.evaluate))
+    monkeypatch.setattr(session, "explain", held(session.explain))
+    return texts
+
+
+@pytest.mark.parametrize(("name", "place"), [("Explain", "#explained"), ("Evaluate", "#evaluated")])
+def test_a_text_frees_its_place_when_it_is_stopped_replaced_or_left(one, reading, name, place):
+    page, kind = one.page, name.lower()
+    stop, box = page.locator(f"#{kind}-stop"), page.locator(f"#{kind}-text textarea")
+    line = page.locator(place).get_by_text(BISHOP)
+
+    def give(text):
+        box.fill(text)
+        page.locator(f"#{kind}").click()
+        expect(stop).to_be_enabled()
+        eventually(lambda: text != ENDLESS or reading)
+
+    one.tab(name)
+    expect(stop).to_be_disabled()
+    give(ENDLESS)
+    expect(page.locator(place)).to_contain_text("processing")
+    stop.click()
+    expect(stop).to_be_disabled()
+    eventually(lambda: not reading)
+    give(ENDLESS)
+    give(BISHOP)
+    expect(line).to_be_visible()
+    expect(stop).to_be_disabled()
+    assert not reading
+    give(ENDLESS)
+    one.open()
+    eventually(lambda: not reading)

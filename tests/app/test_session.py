@@ -96,7 +96,7 @@ def test_a_word_turns_where_the_page_says():
 
 def test_explaining_is_the_librarys_explain(session, library):
     text = "The remedy for E272 is to test the main fuse."
-    found = session.explain(text, MANUAL)
+    found = session.explain(text, MANUAL, Deadline(60))
     expected = explain(library.model, library.tokenizer, library.stores["manual"], text)[0]
     assert [one.influence for one in found.trace[0].tokens] == pytest.approx(
         [one.influence for one in expected.tokens], abs=1e-6
@@ -197,10 +197,12 @@ def test_examples_are_prose(library, tmp_path):
 
 def test_a_long_text_is_explained_in_windows(session, library):
     sentence = "The remedy for E272 is to test the main fuse. "
-    found = session.explain(sentence * 24, MANUAL)
+    found = session.explain(sentence * 24, MANUAL, Deadline(60))
     assert found.tokens > library.context
+    with pytest.raises(LimitError, match="the time limit of 0 seconds"):
+        session.explain(sentence, MANUAL, Deadline(0.0))
     with pytest.raises(LimitError, match="the limit is 800"):
-        session.explain(sentence * 400, MANUAL)
+        session.explain(sentence * 400, MANUAL, Deadline(60))
 
 
 def test_a_removed_document_is_gone_from_an_open_page(library, tmp_path):

@@ -10,7 +10,6 @@ let form = null;
 const views = [];
 const controls = (...values) => {
   form = { ...formOf(values), values };
-  document.querySelector("#evaluated .kl-notice")?.remove(); // it was measured with other settings
   views.forEach((view) => view.follow());
 };
 

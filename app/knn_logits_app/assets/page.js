@@ -28,7 +28,15 @@ document.addEventListener("click", (event) => {
   if (event.target.closest?.("#write, #tab-generate .kl-chips button")) writing(true);
   // Of a request that is stopped while it waits the server says nothing.
   if (event.target.closest?.("#stop")) writing(false);
+  able(event.target.closest?.("#explain-stop, #evaluate-stop")?.id, false);
 });
+
+// Explain and Evaluate: the requests that the server has not ended, by the id of their button.
+const pending = {};
+const reading = (id, more) => {
+  pending[id] = (pending[id] ?? 0) + more;
+  able(`${id}-stop`, pending[id] > 0);
+};
 
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
 const areOpen = () => document.getElementById("open-settings")?.getAttribute("aria-expanded") === "true";
