@@ -103,7 +103,9 @@ class Asking:
 
     def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> list[Found]:
         """Finds the sentences that fit a question: of its readings the first that is answered."""
-        readings = readings_of(question, before, history)
+        # "Why?" again is about the question before it.
+        asked = [turn for turn in history if self._ranking.content_words(turn["content"])]
+        readings = readings_of(question, before, asked)
         own = self._ranking.content_words(question)
         # Without a word of its own a question is about what was said before.
         if len(readings) > 1 and len(own) < 2:
@@ -128,9 +130,8 @@ class Asking:
         settings: dict[str, Any],
     ) -> Answer:
         # A question without a word of its own, such as "Why?", is about the last reply.
-        own_words = self._ranking.content_words(question)
-        last = history[-1]["content"] if history and not own_words else ""
-        again = bool(found) and found[0].sentence.text in last
+        alone = bool(history) and not self._ranking.content_words(question)
+        again = alone and bool(found) and found[0].sentence.text in history[-1]["content"]
         answers = again or self._ranking.answers(found)
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)

@@ -125,6 +125,8 @@ def test_why_alone_shows_the_section_of_the_last_answer(
     assert section.text == first.passages[0].text
     assert "Rinse it three times afterwards." in section.text
     assert asked.answer(question, history).text == first.text
+    repeated = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": section.text}]
+    assert asked.answer("Why?", history + repeated).text == section.text
     # An encoder finds "Why?" nowhere near the sentence.
     monkeypatch.setattr(Ranking, "answers", staticmethod(lambda found: False))
     assert asked.answer("Why?", history).text == section.text
