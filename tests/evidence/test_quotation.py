@@ -175,6 +175,8 @@ OWN = "The harbour promises to support the winch through the year"
         # After its last word only the sign of a sentence is the same, wherever the sentence stands.
         (f"{OWN} 2060. The winch is red.", [("2060", "2050")]),
         (f"{TEXTS[4]} {OWN} 2060. The winch is red.", [("2060", "2050")]),
+        # Another sentence of the text is the passage's.
+        (f"{OWN} 2050. Nobody knew it. {OWN} 2060.", [("2060", "2050")]),
         (f"{TEXTS[4].replace('weather', 'waves')} {OWN} 2060. {TEXTS[7]}",
          [("waves", "weather"), ("2060", "2050")]),
     ],
