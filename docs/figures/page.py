@@ -1,5 +1,5 @@
 """Takes pictures of the page with the documentation of SQLite: `docs/chat.png`, the first screen in
-`docs/app.png` and `docs/phone.png`, and `docs/app.gif`, a film.
+`docs/app.png` and `docs/phone.png`, its answer in `docs/generate.png`, and the film `docs/app.gif`.
 
 python docs/figures/page.py [--url http://127.0.0.1:7860]
 
@@ -52,10 +52,10 @@ def served(url: str | None = None) -> Iterator[str]:
         page.close(verbose=False)
 
 
-def still(page: Any, colours: int = 256) -> Image.Image:
-    """What is seen now, in a few colours, which makes a small file."""
-    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    return image.quantize(colours, dither=Image.Dither.NONE)
+def still(seen: Any) -> Image.Image:
+    """What is seen of a page or an element now, in a few colours, which makes a small file."""
+    image = Image.open(io.BytesIO(seen.screenshot())).convert("RGB")
+    return image.quantize(256, dither=Image.Dither.NONE)
 
 
 class Film:
@@ -156,8 +156,10 @@ def main() -> None:
 
         chat(opened(), ROOT / "docs" / "chat.png")
         page = opened()
-        page.wait_for_selector("#example .kl-panel")
+        page.locator("#example .kl-w[role=button]").first.click()
+        page.locator("#example .kl-panel").get_by_text("281", exact=True).first.wait_for()
         still(page).save(ROOT / "docs" / "app.png", optimize=True)
+        still(page.locator("#example")).save(ROOT / "docs" / "generate.png", optimize=True)
         page = opened(*PHONE)
         page.wait_for_selector("#example .kl-text")
         still(page).save(ROOT / "docs" / "phone.png", optimize=True)
