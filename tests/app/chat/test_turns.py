@@ -126,6 +126,5 @@ def test_the_form_stays_in_sight_and_nothing_reaches_past_the_edge(visit, chat_p
     found = [
         (violation["id"], [node["html"][:150] for node in violation["nodes"][:3]])
         for violation in axe.run(one.page, options=OPTIONS).response["violations"]
-        if violation["impact"] in ("serious", "critical")
     ]
     assert not found, found
