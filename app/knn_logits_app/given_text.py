@@ -21,7 +21,6 @@ from knn_logits_app.session import Session, Stores, settings_of
 MOST_MEASURED = 40_000
 # A smaller change of the perplexity may be noise.
 _LEAST_CHANGE = 0.005
-_WAITING: dict[str, Any] = {**MODEL, "show_progress": "full"}
 
 
 def build_explain(server: Server, controls: Controls) -> Any:
@@ -76,7 +75,7 @@ def _build(
     text = gr.Textbox(max_lines=14, elem_id=f"{name}-text", **box)
     with gr.Row(elem_classes="kl-run"):
         button = gr.Button(name.capitalize(), variant="primary", size="md", elem_id=name)
-        stop = page_parts.stop_button(f"{name}-stop")
+        page_parts.stop_button(server, f"{name}-stop", name)
     output.render()
 
     def on_click(request: gr.Request, *values: Any) -> Iterator[str]:
@@ -98,12 +97,10 @@ def _build(
         [output],
         js=f"(...all) => {{ knnLogits.reading('{name}', 1); return all; }}",
         validator=page_parts.stopping_first(server, name),
-        trigger_mode="multiple",
-        **_WAITING,
+        **{**MODEL, "show_progress": "full"},
     )
     page_parts.at_end(run, f"knnLogits.reading('{name}', -1);")
     page_parts.enter(text, name)
-    stop.click(page_parts.stopping(server, name), **page_parts.LIGHT)
 
 
 def measured_html(
@@ -114,13 +111,9 @@ def measured_html(
     library.reader.tokens_of(text)
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
     total = evaluate(
-        library.model,
-        library.tokenizer,
-        memory,
-        [text],
-        batch_tokens=1024,  # between batches it can be stopped
-        progress=deadline.watch(),
-    )
+        library.model, library.tokenizer, memory, [text],
+        batch_tokens=1024, progress=deadline.watch(),  # it can be stopped between batches
+    )  # fmt: skip
     alone, mixed = total.perplexity.lm, total.perplexity.interpolated
     if alone is None or mixed is None:
         line = "Some word has the probability 0, so the perplexity is infinite: choose a smaller λ."

@@ -26,9 +26,10 @@ _LABELS = {
     ),
 }
 
-# Events of this kind run the model, and wait in one queue.
+# Events of this kind run the model, and wait in one queue. A new one replaces that before it.
 MODEL: dict[str, Any] = {
     "concurrency_id": "model",
+    "trigger_mode": "multiple",
     "api_visibility": "private",
     "show_progress": "hidden",
 }
@@ -83,9 +84,10 @@ def at_end(run: Any, js: str) -> None:
         ended(js=f"() => {{ {js} }}", **INSTANT)
 
 
-def stop_button(name: str) -> Any:
-    """Adds a button "Stop". The browser enables it while there is something to stop."""
-    return gr.Button("Stop", size="md", min_width=70, interactive=False, elem_id=name)
+def stop_button(server: Server, name: str, *kinds: str) -> None:
+    """Adds a button that stops some kinds of work. The browser enables it while there is any."""
+    stop = gr.Button("Stop", size="md", min_width=70, interactive=False, elem_id=name)
+    stop.click(stopping(server, *kinds), **LIGHT)
 
 
 def setting_control(declared: Setting, value: Any) -> Any:

@@ -31,7 +31,7 @@ def build(server: Server, controls: Controls) -> Any:
         elem_id="chat",
     )
     example = _example(controls.first)
-    attach, stop = _form()
+    attach = _form(server)
 
     def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
         turn: dict[str, Any] = {}
@@ -55,22 +55,19 @@ def build(server: Server, controls: Controls) -> Any:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    # A new question replaces the one before it, and a build the build before it.
-    replacing: dict[str, Any] = {"trigger_mode": "multiple", **page_parts.MODEL}
     asking = output.ask(
         on_ask,
         controls.lookup,
         [output],
         validator=page_parts.stopping_first(server, "ask"),
-        **replacing,
+        **page_parts.MODEL,
     )
     page_parts.at_end(asking, "knnLogits.asked();")
     places = [output, controls.stores]
     validator = page_parts.stopping_first(server, "build")
-    built = attach.upload(on_attach, [attach], places, validator=validator, **replacing)
+    built = attach.upload(on_attach, [attach], places, validator=validator, **page_parts.MODEL)
     # A strength that was set for other documents does not hold for these.
     built.then(outputs=[controls.strength], js="() => 'own'", **page_parts.INSTANT)
-    stop.click(page_parts.stopping(server, "ask", "build"), **page_parts.LIGHT)
     return [output, *example]
 
 
@@ -85,7 +82,7 @@ def _example(first: str) -> list[Any]:
     return [page_parts.place(js, value, elem_id="example")]
 
 
-def _form() -> tuple[Any, Any]:
+def _form(server: Server) -> Any:
     """Adds the form. The browser reads the question, and triggers the event "ask"."""
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
@@ -112,9 +109,9 @@ def _form() -> tuple[Any, Any]:
             page_parts.enter(question, "chat-send")
             gr.Button("Send", variant="primary", scale=0, min_width=110, elem_id="chat-send")
         with gr.Row(elem_classes="kl-run"):
-            stop = page_parts.stop_button("chat-stop")
+            page_parts.stop_button(server, "chat-stop", "ask", "build")
             gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
-    return attach, stop
+    return attach
 
 
 def replies(

@@ -40,7 +40,7 @@ def build(server: Server, controls: Controls) -> Any:
         examples = [gr.Button(example, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
-        stop = page_parts.stop_button("stop")
+        page_parts.stop_button(server, "stop", "write")
         compare = gr.Checkbox(
             True,
             label="Compare with the model alone",
@@ -73,17 +73,14 @@ def build(server: Server, controls: Controls) -> Any:
         "outputs": [output],
         # A new answer replaces the one that is being written, before it waits in the queue.
         "validator": page_parts.stopping_first(server, "write"),
-        "trigger_mode": "multiple",
         **page_parts.MODEL,
     }
     write.click(**run)
     page_parts.enter(prompt, "write")
-    output.ask(on_ask, outputs=[output], trigger_mode="multiple", **page_parts.MODEL)
+    output.ask(on_ask, outputs=[output], **page_parts.MODEL)
     for button, example in zip(examples, library.examples, strict=True):
         js = f"() => [{json.dumps(example)}]"
         button.click(outputs=[prompt], js=js, **page_parts.INSTANT).then(**run)
-
-    stop.click(page_parts.stopping(server, "write"), **page_parts.LIGHT)
     return [output]
 
 

@@ -110,10 +110,7 @@ class Visitors:
                     self.by_session.pop(session or "", None)
 
     def stop(self, session: str | None, kind: str | None = None, arrived: float = math.inf) -> None:
-        """Stops a visitor's work of a kind, or of every kind, that arrived before, waiting or not.
-
-        Requests may be handled in another order than that in which they arrived.
-        """
+        """Stops a visitor's work of a kind, or of all, that arrived before, running or waiting."""
         with self._lock:
             if session and kind and arrived < math.inf:
                 before = self._stops.pop((session, kind), arrived)
