@@ -16,6 +16,7 @@ from smollm2 import load, make
 from knn_logits import Document, build_datastore, read_corpus
 from knn_logits.measure.tuner import write_settings
 from knn_logits.mixture.presets import stored_gate
+from knn_logits.store.manifest import read_manifest
 
 PAGES = Path(__file__).parent / "pages"
 SITE = "https://www.sqlite.org"
@@ -41,7 +42,9 @@ def main() -> None:
     with TemporaryDirectory() as scratch:
         whole = build_datastore(*model, documents(), Path(scratch) / "whole")
         record = whole.manifest
-        write_settings(store, record.settings, stored_gate(whole), judged=record.gate)
+        write_settings(store, record.settings, stored_gate(whole))
+    judged = read_manifest(store.folder).model_copy(update={"gate": record.gate})
+    judged.write(store.folder)
     print(f"{store.manifest.entries:,} entries of {store.manifest.documents} documents in {STORE}")
 
 
