@@ -37,7 +37,7 @@ from knn_logits.engine.windows import compute_keys, windows_of
 from knn_logits.errors import CorpusError
 from knn_logits.index.kinds import Kind, choose_factory
 from knn_logits.metrics import DEFAULT_METRIC
-from knn_logits.progress import Progress, no_progress
+from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.ray.connection import connect
 from knn_logits.settings.config import check_names
 from knn_logits.store.datastore import Datastore
@@ -240,6 +240,7 @@ def build_needs(
     """Reads and cuts all documents, and computes the keys of the first of them."""
     plan = planned(model, tokenizer, settings)
     keys, metric = plan.keys, plan.index.metric or DEFAULT_METRIC
+    most = keys.batch_tokens + keys.windows.window
     first: list[int] = []
     texts: list[str] = []
     sample: list[int] = []
@@ -247,8 +248,8 @@ def build_needs(
     for document, ids, _ in cut_documents(tokenizer, as_documents(documents), keys.pairs, progress):
         first.append(total)
         total += len(ids)
-        if len(sample) < keys.batch_tokens + keys.windows.window:
-            sample += ids
+        if len(sample) < most:
+            sample += ids[: most - len(sample)]
             texts.append(document.source or "")
     contexts = Contexts(np.array(first, np.int64), total, keys.windows.concatenate)
     entries = contexts.entries
@@ -262,9 +263,9 @@ def build_needs(
             return Needs(len(first), total, entries, 4 * (total + entries), 0.0)
         windows = windows_of(contexts, keys.windows)
         inside = [window for window in windows if window.start + window.size < len(sample)]
-        progress("timing the first keys", 0, None)
+        timed = sum(window.entries for window in inside)
         pairs, began = keys.pairs, time.perf_counter()
-        parts = compute_keys(
+        for _ in compute_keys(
             model,
             keys.location,
             np.array(sample, np.int32),
@@ -273,8 +274,9 @@ def build_needs(
             dtype=keys.dtype,
             batch_tokens=keys.batch_tokens,
             sources=None if pairs is None else lambda one: pairs.sources([texts[n] for n in one]),
-        )
-        timed = sum(map(len, parts))
+            advance=counter(progress, "timing the first keys", timed),
+        ):
+            pass
         seconds = (time.perf_counter() - began) * entries / timed
     factory = plan.index.factory
     factory = choose_factory(entries, dim) if factory == "auto" else factory

@@ -49,6 +49,18 @@ def test_a_dry_run_says_what_comes_and_writes_nothing(
     assert not (tmp_path / "other").exists()
 
 
+def test_a_dry_run_times_the_first_keys_of_a_long_document(
+    run, model_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("knn_logits.cli.bars._INTERVAL", 0.0)
+    (tmp_path / "long.txt").write_text(" ".join(TEXTS * 50))
+    passes = ("--window", 32, "--batch-tokens", 64)
+    result = run.good("build", model_folder, tmp_path, "--dry-run", "--json", *passes)
+    timed = [line for line in result.err.splitlines() if "timing the first keys" in line]
+    assert timed[-1].endswith(": 80 of 80")
+    assert result.json["entries"] > 5000
+
+
 def test_what_was_passed_over_is_named_five_times_and_summed_up(
     run, model_folder, folder, tmp_path
 ):
