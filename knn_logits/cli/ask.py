@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from knn_logits.cli.bars import Bars, interruptible
+from knn_logits.cli.bars import Bars
 from knn_logits.cli.corpus_options import CorpusOptions, Report
 from knn_logits.cli.loading import RunOptions, read_text, reads_pairs
 from knn_logits.cli.memory import MemoryOptions, OpenStores
@@ -103,7 +103,7 @@ def ask(
         from knn_logits.ask.asking import Asking
         from knn_logits.mixture.memory import Memory
 
-        with interruptible("nothing was answered"), opened.searching():
+        with opened.searching():
             opened_memory = Memory(loaded, opened.stores, **opened.keywords(run.threads))
             doing("answering")
             answer = Asking(loaded, tokenizer, opened_memory, asking).answer(question)

@@ -1,13 +1,10 @@
-"""Shows the progress of long jobs, and ends a command on Ctrl-C."""
+"""Shows the progress of long jobs, and says on Ctrl-C how to go on."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import typer
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,21 +19,6 @@ from knn_logits.printable import one_line
 
 # Advice after Ctrl-C.
 AGAIN = "run the same command again to resume"
-
-
-@contextmanager
-def interruptible(advice: str) -> Iterator[None]:
-    """Ends with one line and the exit status 130 when the user presses Ctrl-C."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _stop(advice)
-
-
-def _stop(advice: str) -> None:
-    tell(f"stopped; {advice}", style=None)
-    raise typer.Exit(130) from None
-
 
 # Seconds between two lines of a job whose stderr is no terminal. A shorter job prints none.
 _INTERVAL = 15.0
@@ -77,7 +59,7 @@ class Bars:
         self._progress.stop()
         status.bars = None
         if kind is KeyboardInterrupt:
-            _stop(self._advice)
+            status.advice = f"; {self._advice}"
 
     def __call__(self, phase: str, done: int, total: int | None) -> None:
         if phase not in self._tasks:

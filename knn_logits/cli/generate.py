@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import (
     Run,
     RunOptions,
@@ -140,7 +139,7 @@ def generate(
 
     # The text is printed while it is written, unless something else is to be shown with it.
     streams = not (json or explain or compare or pairs is not None or decoding.num_beams > 1)
-    with interruptible("nothing was written"), opened.searching():
+    with opened.searching():
         alone = write(loaded.generate)[1] if compare else None
         with KNNLogitsProcessor(loaded, opened.stores, **opened.keywords(run.threads)) as knn:
             arguments: dict[str, Any] = {}
@@ -203,7 +202,7 @@ def explain(
     from knn_logits.evidence.trace import show, token_dict
 
     doing("looking for passages")
-    with interruptible("nothing was written"), opened.searching():
+    with opened.searching():
         settings = opened.keywords(run.threads)
         trace = explain_text(loaded, tokenizer, opened.stores, text, source=source, **settings)
     if not json:

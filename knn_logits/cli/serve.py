@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from knn_logits.cli.bars import interruptible
 from knn_logits.cli.loading import ModelRun, open_datastore
 from knn_logits.cli.memory import ServedMemoryOptions
 from knn_logits.cli.options import STORE_HELP, Model, Stores, argument, command
@@ -88,8 +87,7 @@ def serve(
         def ready(address: str) -> None:
             say(f"serving {', '.join(engine.names)} (Ctrl-C stops): {address}/v1")
 
-        with interruptible("the server has ended"):
-            start(engine, limits, on_ready=ready)
+        start(engine, limits, on_ready=ready)
 
 
 def _name_of(model: str) -> str:
@@ -133,22 +131,20 @@ def page(
         )
     datastores = [open_datastore(name) for name in stores]
     loaded, tokenizer = run.load(model, datastores[0].folder)
-    with interruptible("the page is closed"):
-        doing("starting the page")
-        from knn_logits_app.library import Library
-        from knn_logits_app.server import launch
+    doing("starting the page")
+    from knn_logits_app.library import Library
+    from knn_logits_app.server import launch
 
-        library = Library.of(_name_of(model), loaded, tokenizer, datastores)
-        try:
-            launch(
-                library,
-                host=host,
-                port=port,
-                on_ready=lambda url: say(f"the page (Ctrl-C closes it): {url}"),
-            )
-        except OSError as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(
-                f"the page cannot listen on this address ({reason}); choose another --port or "
-                "--host"
-            ) from error
+    library = Library.of(_name_of(model), loaded, tokenizer, datastores)
+    try:
+        launch(
+            library,
+            host=host,
+            port=port,
+            on_ready=lambda url: say(f"the page (Ctrl-C closes it): {url}"),
+        )
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"the page cannot listen on this address ({reason}); choose another --port or --host"
+        ) from error

@@ -23,6 +23,7 @@ class _Status:
 
     def __init__(self) -> None:
         self.bars: Progress | None = None
+        self.advice = ""  # how to go on with a job that Ctrl-C has ended
         self._line: Live | None = None
 
     def set(self, what: str) -> None:
@@ -135,6 +136,7 @@ def listen() -> None:
     logger = logging.getLogger("knn_logits")
     logger.handlers = [_OneLine()]
     logger.propagate = False
+    status.advice = ""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

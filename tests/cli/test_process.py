@@ -57,6 +57,17 @@ def test_what_reads_files_only_starts_without_torch(store):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("at", ["cli.app.command", "building.distributed.started_by_torchrun"])
+def test_ctrl_c_before_the_work_begins_is_one_line(model_folder, tmp_path, monkeypatch, at):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"knn_logits.{at}", stop)
+    with Fork(command("build", model_folder, tmp_path, "--out", tmp_path / "store")) as build:
+        said = build.ended()
+    assert (build.returncode, *said) == (130, "", "knn-logits: stopped\n")
+
+
 def test_an_interrupted_build_says_how_to_go_on(model_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(bars, "_INTERVAL", 0.0)
     (tmp_path / "long.txt").write_text("\n".join(TEXTS * 250))
