@@ -147,7 +147,7 @@ class Chat:
     def take(self, line: str) -> bool:
         """Answers a question or obeys a command; returns whether the conversation goes on."""
         command = line.strip().partition(" ")[0]
-        if command == "/quit":
+        if command in ("/quit", "/exit", "/bye"):
             return False
         if command == "/help":
             say(_HELP)

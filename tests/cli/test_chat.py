@@ -62,6 +62,11 @@ def test_a_person_is_told_of_the_commands(talk):
     assert "/new " in talk("/help").out
 
 
+@pytest.mark.parametrize("line", ["/quit", "/exit", "/bye"])
+def test_a_conversation_is_left(talk, line):
+    assert talk(line, QUESTION).out == ""
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -71,7 +76,7 @@ def test_a_person_is_told_of_the_commands(talk):
     ],
 )
 def test_a_mistaken_line_is_told_and_the_conversation_goes_on(talk, line, message):
-    done = talk(line, QUESTION, "/quit", "never read")
+    done = talk(line, QUESTION)
     assert message in done.err
     assert "Traceback" not in done.err
     assert TEXTS[2] in done.out
