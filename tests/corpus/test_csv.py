@@ -42,6 +42,7 @@ def test_other_delimiters(tmp_path, delimiter):
         "Place;Open\nOslo;9;\nBergen;8;\nTotal 2\n",
         '"Place";"Open"\n"Oslo";"9"\n"Bergen";"8"\n"Lom; Vik"\n',
         'Place,Open\n"Oslo",9\nBergen,8\n"Lom; Vik; Ål, Gol",7\n',
+        "Shops, their hours, heads, and telephones\nPlace,Open,Head\nOslo,9,\nBergen,8,\n",
     ],
 )
 def test_what_stands_around_a_table(tmp_path, content):
@@ -57,6 +58,17 @@ def test_years_name_columns_and_a_short_row_has_no_names(tmp_path):
         "- Country: Norway; 2022: 1.5; 2023: 2.5\n"
         "- Country: Sweden; 2022: 3.5; 2023: 4.5\n"
         "- Total; 7\n"
+    )
+
+
+def test_the_last_cells_of_a_row_may_be_missing(tmp_path):
+    """As in the tables of the package distro-info-data."""
+    content = "No,Name,Made,Out,End,Late\n7,Wheezy,11,13,16,18\n14,Forky,25\n,Sid,93\nTotal,3\n"
+    assert text_of(tmp_path / "a.csv", content).split("\n", 1)[1] == (
+        "- No: 7; Name: Wheezy; Made: 11; Out: 13; End: 16; Late: 18\n"
+        "- No: 14; Name: Forky; Made: 25\n"
+        "- Name: Sid; Made: 93\n"
+        "- Total; 3\n"
     )
 
 
@@ -78,6 +90,7 @@ def test_the_names_of_columns_are_bounded(tmp_path):
         'a,b\n1,"2"3\n',
         "a,b" * (1 << 19),
         "Only text, in a file\nwith a wrong name.\n",
+        f"It goes on {'and on ' * 9}, stops, turns, waits\nA, b, c\nA, b, c, d\n",
     ],
 )
 def test_what_is_no_table_stays_as_it_is(tmp_path, content):

@@ -147,15 +147,19 @@ def read_csv(lines: Iterator[str]) -> Iterator[Part]:
 
 
 def _named(names: list[str], cells: list[str]) -> str:
-    if not _fits(cells, len(names)):  # such as a total or a footnote: no cell is sure of its column
+    if not _fits(cells, names):  # such as a total or a footnote: no cell is sure of its column
         return "; ".join(filter(None, cells))
     pairs = zip(names, cells, strict=False)
     return "; ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
 
 
-def _fits(row: list[str], width: int) -> bool:
+def _fits(row: list[str], names: list[str]) -> bool:
     """Whether a row has a cell for each column, and at most empty ones after them."""
-    return len(row) >= width and not any(row[width:])
+    least = width = len(names)
+    if all(0 < len(name) < _LONGEST_NAME for name in names):  # which parts of prose are not
+        # The last cells may be missing. A total or a footnote has one or two cells.
+        least = min(width, max(3, (width + 1) // 2))
+    return len(row) >= least and not any(row[width:])
 
 
 def _table(lines: list[str]) -> tuple[str, int, list[str]] | None:
@@ -171,8 +175,9 @@ def _table(lines: list[str]) -> tuple[str, int, list[str]] | None:
             width = max((n for n, cell in enumerate(row, start=1) if cell.strip()), default=0)
             names = [" ".join(name.split())[:_LONGEST_NAME] for name in row[:width]]
             below = [row for row in rows[above + 1 :] if any(row)]
-            share = sum(_fits(row, width) for row in below) / max(1, len(below))
-            if share < _USUAL_SHARE or not _are_names(names):
+            share = sum(_fits(row, names) for row in below) / max(1, len(below))
+            whole = any(len(row) >= width for row in below)
+            if share < _USUAL_SHARE or not whole or not _are_names(names):
                 continue
             if best is None or (share, width) > best[:2]:
                 best = share, width, (delimiter, above, names)
