@@ -26,7 +26,7 @@ _CODE = re.compile(r"\.\. (?:code|sourcecode|parsed-literal)|(?!\.\. ).*::\s*\Z"
 # longest one, less some columns, since people wrap lines by hand, too.
 _WRAPPED, _SLACK = 0.8, 8
 # Manual pages part words with this sign at the ends of lines.
-_HYPHENATION = re.compile(r"(?<=[^\W\d_])\u2010 (?=[^\W\d_])")
+_HYPHENATION = re.compile(r"(?<=[^\W\d_])\u2010\n[ \t]*(?=[^\W\d_])")
 _KINDS = {"paragraph_open": "p", "fence": "pre", "code_block": "pre", "html_block": "p"}
 
 
@@ -41,7 +41,7 @@ def flowing(blocks: Iterable[tuple[str, str, int]]) -> Iterator[tuple[str, str, 
     pairs = itertools.pairwise(itertools.chain(blocks, [("p", "", 0)]))
     for (kind, text, number), (following, _, _) in pairs:
         code = code and text[:1].isspace()
-        joined = text if code else unwrapped(text)
+        joined = text if code else _HYPHENATION.sub("", unwrapped(text))
         if joined != text and not following and joined.count("\n") == 1:
             joined = joined[:-1] + " "  # a long paragraph, which comes in parts
         code = code or _CODE.match(text) is not None
@@ -68,8 +68,9 @@ def unwrapped(text: str) -> str:
         return f"{term}\n{unwrapped(below)}"
     if sum(full) < _WRAPPED * len(full):
         return text
+    lines = _HYPHENATION.sub("", body).split("\n")
     joined = " ".join([lines[0].rstrip(), *(line.strip() for line in lines[1:])])
-    return _HYPHENATION.sub("", joined) + text[len(body) :]
+    return joined + text[len(body) :]
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Text]:
