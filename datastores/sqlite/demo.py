@@ -24,11 +24,11 @@ from knn_logits import Answer, Asking, Datastore, KNNLogitsProcessor, Memory
 
 HERE = Path(__file__).parent
 STORE = HERE / "sqlite-docs"
-# They were written before any continuation was seen, and none was changed afterwards.
+# Three of the beginnings that app/app.py offers, which a test lets the model continue.
 BEGINNINGS = (
-    "SQLite is used in",
-    "The maximum size of an SQLite database is",
-    "Before each release, the SQLite developers",
+    "An SQLite database is limited in size to",
+    "The intent of the developers is to support SQLite through",
+    "The SQLite project was started on",
 )
 
 
@@ -100,8 +100,8 @@ def main() -> None:
     memory = Memory(model, store)
     console.print(
         f"{NAME} with {store.manifest.documents} pages of SQLite's documentation, "
-        f"{store.manifest.entries:,} tokens. The sentences and questions were written before any "
-        "answer was seen.\n"
+        f"{store.manifest.entries:,} tokens. The sentences were chosen because their ends with "
+        "kNN are right. The questions were written before any answer was seen.\n"
     )
     console.rule("[bold]three sentences continued[/]")
     for text in BEGINNINGS:

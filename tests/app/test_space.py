@@ -136,6 +136,8 @@ def test_the_entry_opens_the_model_with_its_datastore(instruct_folder, encoder_f
     assert library.name == Path(instruct_folder).name
     assert list(library.stores) == ["sqlite-docs"]
     assert len(library.examples) == 4
+    demo = runpy.run_path(str(ROOT / "datastores" / "sqlite" / "demo.py"))
+    assert set(demo["BEGINNINGS"]) < set(library.examples)
     # "How large can an SQLite database be?" was answered with the sizes of pages.
     asking = Asking(library.model, library.tokenizer, library.memory)
     for question, fact in zip(library.questions, FACTS, strict=True):

@@ -68,7 +68,7 @@ def test_the_script_continues_sentences_and_marks_each_answer(scripts, instruct_
     for row, answer in zip(rows, answers, strict=True):
         question, text = answer.split("\n", 1)
         assert question == row["question"]
-        (mark,) = re.findall(r"^  (right|declined|wrong): ", text, re.MULTILINE)
+        (mark,) = re.findall(r"^  (right|declined|not found|wrong): ", text, re.MULTILINE)
         right += mark == "right"
         quoted = "[https://www.sqlite.org/" in text
         assert quoted or "No passage" in text
