@@ -61,13 +61,16 @@ def test_a_dry_run_times_the_first_keys_of_a_long_document(
     assert result.json["entries"] > 5000
 
 
-def test_what_was_passed_over_is_named_five_times_and_summed_up(
+def test_what_was_passed_over_is_summed_up_and_the_next_command_is_a_chat(
     run, model_folder, folder, tmp_path
 ):
-    result = run.good("build", model_folder, folder, "--out", tmp_path / "store")
+    store = tmp_path / "a store"
+    result = run.good("build", model_folder, folder, "--out", store, "--no-calibrate")
     named = [line for line in result.err.splitlines() if "skipped" in line]
     assert len([line for line in named if line.endswith(": empty")]) == 5
     assert "8 skipped: 7 × empty; 1 × binary" in result.out.splitlines()
+    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
+    assert shlex.split(line)[1:] == ["knn-logits", "chat", str(model_folder), str(store)]
 
 
 def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, folder, tmp_path):
@@ -76,13 +79,6 @@ def test_a_small_folder_is_told_that_nothing_was_calibrated(run, model_folder, f
     result = run("build", model_folder, folder, "--out", tmp_path / "store")
     assert "settings (not calibrated): k 1024, λ 0.25, τ 10" in result.out
     assert "gate for λ: adaptive: " in result.out
-
-
-def test_the_next_command_is_a_chat(run, model_folder, folder, tmp_path):
-    store = tmp_path / "a store"
-    result = run.good("build", model_folder, folder, "--out", store, "--no-calibrate")
-    (line,) = [one for one in result.out.splitlines() if one.startswith("next: ")]
-    assert shlex.split(line)[1:] == ["knn-logits", "chat", str(model_folder), str(store)]
 
 
 def test_what_a_build_cannot_read_or_write_is_said_before_the_model_is_loaded(
