@@ -178,7 +178,8 @@ class _Reading:
         """Notes verbatim and contradicted words, and words of other sentences."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
         text, array = InnerText(tokenizer, ids), np.array(ids)
-        differences = quotations.differences(array, text)
+        elsewhere = quotations.elsewhere(array, text)
+        differences = quotations.differences(array, text, elsewhere)
         for difference in differences:
             store = memory.stores[difference.store]
             words = store.tokens[difference.begin : difference.end].tolist()
@@ -203,5 +204,5 @@ class _Reading:
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
         for place in quotations.verbatim(differences) - {0}:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
-        for place in quotations.elsewhere(array, text) - {0}:
+        for place in elsewhere - {0}:
             tokens[place - 1] = replace(tokens[place - 1], elsewhere=True)

@@ -1,4 +1,4 @@
-"""Finds where a text says something else than a passage that it otherwise quotes word for word."""
+"""Finds where a text says something else than a passage that it otherwise quotes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _PASSAGES, _REACH = 8, 56
 # Number of the strongest voters for a word whose sentences are compared with the text's.
 _VOTERS = 3
 # Minimum number of words that are the same around a difference. Capitalized words do not count,
-# since lines such as "Status: Final" are the same in many documents.
-_WORDS = 4
+# since lines such as "Status: Final" are in many documents. Another number or name needs fewer.
+_WORDS, _FEWER = 4, 3
 # Minimum ratio of the words that are the same, in the sentence around a difference, to its others.
 # A paraphrase has a few words in a row with its passage, too.
 _MOSTLY = 2
 _NO_VOTES = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
+_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class Quotations:
         values, log_weights, _ = self._votes.get(place, _NO_VOTES)
         return float(np.exp(log_weights[values == token]).sum())
 
-    def differences(self, ids: Array, text: InnerText) -> list[Difference]:
+    def differences(self, ids: Array, text: InnerText, elsewhere: set[int]) -> list[Difference]:
         """Finds the differences from the passages that the text quotes, in the text's order."""
         words, known = words_in(text.parts(ids)), self._supported | self._compared
         found = [
@@ -179,7 +180,7 @@ class Quotations:
             for (store, _, _), runs in self._runs.items()
             for run in runs
             if not {run.first - 1, run.last} <= known
-            for gap in self._around(store, run, words, text)
+            for gap in self._around(store, run, words, text, elsewhere)
         ]
         chosen: list[Difference] = []
         for gap in sorted(found, key=lambda gap: -gap.same):
@@ -208,13 +209,16 @@ class Quotations:
         return first, _sentences(words, begin - first, begin - first + size)
 
     def _around(
-        self, store: int, run: _Run, every: Sequence[_Word], text: InnerText
+        self, store: int, run: _Run, every: Sequence[_Word], text: InnerText, elsewhere: set[int]
     ) -> Iterator[Difference]:
         """Finds the differences between the sentences of a run in a passage and in the text."""
         begin, theirs = self._sentences(store, run.begin, run.last - run.first, text)
         mine = _sentences(every, run.first, run.last)
         matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
         codes = matcher.get_opcodes()
+        alike = [w for a, _, size in matcher.get_matching_blocks() for w in mine[a : a + size]]
+        enough = min(len(_content(alike)), sum(map(_is_small, alike))) >= _FEWER
+        mostly = enough and 2 * len(alike) > min(len(mine), len(theirs))
         # Words before and after all those that are the same are no difference.
         for number, (kind, a, b, c, d) in enumerate(codes[1:-1], start=1):
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
@@ -224,8 +228,12 @@ class Quotations:
             if any(map(_ends_sentence, (*mine[a:b], *theirs[c:d]))):
                 continue
             left, right = codes[number - 1][1], codes[number + 1][2]
-            size = max(b - a, d - c)
-            if not _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size):
+            size, beside = max(b - a, d - c), a - left + right - b
+            new = [w for w in mine[a:b] if not elsewhere.isdisjoint(range(w.first, w.last))]
+            ours, others = _telling(new) - _telling(theirs), _telling(theirs[c:d]) - _telling(mine)
+            other = {one[0].isdigit() for one in ours} & {one[0].isdigit() for one in others}
+            named = mostly and other and beside >= _FEWER and _goes_on(mine[a - 1])
+            if not (named or _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size)):
                 continue
             if self._covers(mine[a].first, mine[max(a, b - 1)].last):
                 continue
@@ -249,6 +257,12 @@ def _sentences(words: Sequence[_Word], first: int, last: int) -> Sequence[_Word]
 def _content(words: Sequence[_Word]) -> set[str]:
     """The longer words."""
     return {word.bare for word in words if word.bare.isalpha() and len(word.bare) > 3}
+
+
+def _telling(words: Sequence[_Word]) -> set[str]:
+    """The numbers and names in some words."""
+    names = {word.bare for word in words if word.written[0].isupper()}
+    return names.union(*(_NUMBER.findall(_THOUSANDS.sub("", word.written)) for word in words))
 
 
 def _has_digit(word: _Word) -> bool:

@@ -180,7 +180,7 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
             shown = rival.passage or rival.document
             by = "" if shown is None else f", by {_title(shown, several)}"
             said = repr(one_line(rival.token).strip())
-            line = f"{words}: the memory says {said} (the words around are the same{by})"
+            line = f"{words}: the memory says {said} (most words around are the same{by})"
             console.print(Text(line, style="red"))
         if sequence.alone:
             console.print(Text(ALONE, style="dim"))

@@ -97,6 +97,32 @@ def test_a_paraphrase_is_no_quotation(objections, text, found):
     assert objections(text) == found
 
 
+FERRY = "The Korrin ferry was built on 1902-05-09. The default depth of this lamp is 100."
+FORM = "Title: The Bishop\nAuthor: Maira\nStatus: Final\nCreated: 1874\nType: Harbour\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The chronicle says Queen Maira had founded the town of Newhaven in 1312.", "Newhaven"),
+        ("Other books say the first crane was soon delivered in 1884.", "1884"),
+        ("The Korrin ferry was built in 1903.", "1903"),
+        # Half of a date is no other date.
+        ("The Korrin ferry was built in 1902.", ""),
+        ("The first crane was delivered in 1874, and Oldenport's harbour dredged in 1871.", ""),
+        ("Here the chronicle says that in the year 1312 Queen Maira founded Oldenport.", ""),
+        # Sentences about many things begin or end so.
+        ("The default depth of the harbour under this long crane is 7.", ""),
+        ("It was built on 1903-05-09.", ""),
+        # Names and numbers are all that differs between forms.
+        (FORM.replace("1874", "1903").replace("Bishop", "Keeper"), ""),
+    ],
+)
+def test_another_number_or_name_is_found_in_a_paraphrase(build, objections, tmp_path, text, found):
+    said = objections(text, build([*TEXTS, FERRY, FORM], tmp_path / "s", **EVERY))
+    assert "".join(own for own, _, _ in said if own[:1].isupper() or own.isdigit()) == found
+
+
 def test_words_that_were_left_out_or_put_in_are_found(objections):
     left_out = TEXTS[7].replace("each evening he lights", "each evening lights")
     assert objections(left_out) == [("lights", "he lights", "7")]
@@ -327,7 +353,7 @@ def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
     )
     assert tokenizer.decode(store.passage(found.entry).token) in found.token
     assert 0.0 < found.p < 1.0
-    said = "waves: the memory says 'weather' (the words around are the same, by 4)"
+    said = "waves: the memory says 'weather' (most words around are the same, by 4)"
     assert said in unescape(to_html(trace))
     trace.save(tmp_path / "trace.json")
     assert Trace.load(tmp_path / "trace.json") == trace

@@ -141,7 +141,7 @@ def test_what_the_memory_has_to_do_with_a_word():
     assert against.meaning == "contradicted"
     # A passage that has the word as well is a witness.
     assert replace(against, verbatim=True).meaning == "own"
-    assert "x: the memory says 'y' (the words around are the same, by The b)" in to_html(
+    assert "x: the memory says 'y' (most words around are the same, by The b)" in to_html(
         Trace([SequenceTrace("", [against])])
     ).replace("&#x27;", "'")
 
