@@ -44,7 +44,7 @@ const headline = (data, known, same) => {
     const compared = words.filter((word) => word.against || word.tokens.every((one) => known.states[one].verbatim)).length;
     const different = differencesOf(known).length;
     if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
-    return [h("b", {}, different ? count(different, "difference") : "No difference"), ` in the ${compared} of ${number} that were compared with a passage.`,
+    return [h("b", {}, `${different ? count(different, "difference") : "No difference"} in the ${compared} of ${number} that were compared with a passage`), ".",
       compared < words.length ? " Nothing is known of the rest." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
