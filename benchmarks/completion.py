@@ -45,6 +45,7 @@ from rich.table import Table
 
 import knn_logits
 from knn_logits.engine.forward import key_states_and_logits
+from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.passages import bm25s, words_of
 from knn_logits.hosting import PromptReader
 
@@ -256,7 +257,7 @@ def write(memory, passages, ends, way, reader, before):
                 return_dict_in_generate=True,
             )
             new += output.sequences[0, len(text) :].tolist()
-            inputs["past_key_values"] = output.past_key_values
+            inputs[CACHE_NAME] = getattr(output, CACHE_NAME)
         return new, time.perf_counter() - started
 
 
