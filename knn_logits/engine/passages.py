@@ -17,7 +17,7 @@ import Stemmer
 
 from knn_logits.engine.pieces import decoded
 from knn_logits.engine.tokens import control_ids
-from knn_logits.store.blocks import HEADINGS, TokenBlock, unlinked
+from knn_logits.store.blocks import HEADINGS, TokenBlock, unlinked, with_names
 from knn_logits.store.datastore import Datastore
 
 # Number of tokens to which a passage grows block by block. A longer block is a passage of its own,
@@ -237,17 +237,16 @@ def is_label(text: str) -> bool:
 def named_cells(header: str, row: str) -> str:
     """The cells of a table's row, each after the name of its column; "" if they do not fit."""
     names, cells = _cells(header), _cells(row)
-    if len(cells) > len(names):
-        return ""
-    pairs = zip(names, cells, strict=False)
-    return "; ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
+    return "" if len(cells) > len(names) else with_names(names, cells)
 
 
 def _cells(row: str) -> list[str]:
     """The cells of the first line of a table, in Markdown or between tabs."""
     line = row.strip("\n").partition("\n")[0]
-    cells = line.strip().strip("|").split("|") if line.startswith("|") else line.split("\t")
-    return [" ".join(cell.split()) for cell in cells]
+    sign = "|" if line.startswith("|") else "\t"
+    if sign == "|":
+        line = line.strip().removeprefix("|").removesuffix("|")
+    return [" ".join(cell.split()) for cell in line.split(sign)]
 
 
 def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
@@ -257,7 +256,7 @@ def cut_sentences(text: str, kind: str, language: str) -> Iterator[str]:
         parts = [match[1] or match[2] for match in _CODE_CUT.finditer(text)] if long else [text]
         parts = [part.strip("\n") for part in parts]
     elif kind in ("tr", "th"):
-        # What follows a table in Markdown, such as the addresses of links, belongs to its last row.
+        # The last row of a table in Markdown has the lines after it, such as addresses of links.
         row = text.strip("\n").partition("\n")[0] if text.startswith("|") else text
         parts = [" ".join(row.split())]
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,12 @@ _LINK = re.compile(r"\[([^\[\]]*)\]\((?=[^()]*[/#.])[^()]*\)")
 def unlinked(text: str) -> str:
     """A text of Markdown without its images and the addresses of its links."""
     return _LINK.sub(r"\1", _IMAGE.sub("", text)) if "](" in text else text
+
+
+def with_names(names: Sequence[str], cells: Sequence[str]) -> str:
+    """The cells of a table's row that are not empty, each after the name of its column."""
+    pairs = zip(names, cells, strict=False)
+    return "; ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,7 @@ The tank is empty.
 | filter | price | color |
 | --- | --- | --- |
 | HK-12 | 14 crowns | red |
+|| 9 crowns | turquoise |
 | HK-30 | 23 crowns | green |
 
 [1]: https://example.org/filters
@@ -218,6 +219,7 @@ def test_rows_items_headings_and_code_are_read_as_what_they_are(asking, build, h
     row = asked.answer("What is the price of filter HK-30?")
     assert row.text == "filter: HK-30; price: 23 crowns; color: green"
     assert row.passages[0].sentence == "| HK-30 | 23 crowns | green |"
+    assert asked.answer("What is turquoise?").text == "price: 9 crowns; color: turquoise"
     term = asked.answer("What is a teabell?")
     assert term.text == "Teabell\nIt rings when the tea is ready."
     item = asked.answer("How many cups of tea are there?")

@@ -15,6 +15,7 @@ from knn_logits.corpus.parsers.prose import read_lines as read_text
 from knn_logits.corpus.rows import LONGEST_ROW, UnreadableError, fields_of, first_line, plain_values
 from knn_logits.corpus.texts import lines_of, most_text, recognised, too_much
 from knn_logits.errors import CorpusError
+from knn_logits.store.blocks import with_names
 
 # An empty line takes time as well: as much as this number of bytes.
 _COST_OF_LINE = 64
@@ -149,8 +150,7 @@ def read_csv(lines: Iterator[str]) -> Iterator[Part]:
 def _named(names: list[str], cells: list[str]) -> str:
     if not _fits(cells, names):  # such as a total or a footnote: no cell is sure of its column
         return "; ".join(filter(None, cells))
-    pairs = zip(names, cells, strict=False)
-    return "; ".join(f"{name}: {cell}" if name else cell for name, cell in pairs if cell)
+    return with_names(names, cells)
 
 
 def _fits(row: list[str], names: list[str]) -> bool:
