@@ -201,8 +201,7 @@ class DraftedDecoding:
     Args:
         draft: Returns a draft for a text, of a number of tokens at most.
         learn: Is told how many tokens of the latest draft were accepted.
-        expect: Is told the scores of a draft's pass, [1 + drafted, vocabulary], before they
-            are processed one by one.
+        expect: Is told the scores of a draft's pass, [1 + drafted, vocabulary], beforehand.
         streamer: As `generate()` takes it.
     """
 
@@ -213,9 +212,8 @@ class DraftedDecoding:
         expect: Callable[[Tensor], None],
         streamer: Any = None,
     ) -> None:
-        self._draft, self._learn, self._streamer = draft, learn, streamer
-        self._expect = expect
-        self.passes = 0
+        self._draft, self._learn, self._expect = draft, learn, expect
+        self._streamer, self.passes = streamer, 0
 
     def __call__(
         self,
