@@ -1,7 +1,6 @@
 """Words that a passage does not have, in a text that quotes it otherwise."""
 
 import unicodedata
-from html import unescape
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import knn_logits
 from knn_logits import Trace, explain
 from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.sources import contradiction, words_of
-from knn_logits.evidence.trace import to_html
 from knn_logits.search.neighbors import Neighbors
 
 EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
@@ -343,20 +341,6 @@ def test_a_passage_goes_on_where_the_search_misses_it(store):
         )
         quotations.look(ids, place, neighbors, torch.zeros(1, 1))
     assert quotations.verbatim([]) >= set(range(12, len(ids)))
-
-
-def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
-    text = TEXTS[4].replace("weather", "waves")
-    trace = explain(model, tokenizer, store, text, **EVERY)
-    (found,) = (
-        rival for word in words_of(trace[0].tokens) if (rival := contradiction(word)) is not None
-    )
-    assert tokenizer.decode(store.passage(found.entry).token) in found.token
-    assert 0.0 < found.p < 1.0
-    said = "waves: the memory says 'weather' (most words around are the same, by 4)"
-    assert said in unescape(to_html(trace))
-    trace.save(tmp_path / "trace.json")
-    assert Trace.load(tmp_path / "trace.json") == trace
 
 
 PRESS = (

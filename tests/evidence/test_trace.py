@@ -2,6 +2,7 @@
 
 import errno
 import json
+from html import unescape
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor, Trace, explain
 from knn_logits.errors import StorageError, TraceError
+from knn_logits.evidence.sources import contradiction, words_of
+from knn_logits.evidence.trace import to_html
 
 
 def test_the_passage_holds_the_word(traced, tokenizer):
@@ -168,3 +171,17 @@ def test_a_prompt_is_apart_from_the_answer_where_other_text_follows_it(
         output = knn.generate(**inputs, max_new_tokens=2, do_sample=False)
         (sequence,) = knn.trace(output, tokenizer, prompt=prompt)
     assert (sequence.prompt, sequence.apart) == (prompt, apart)
+
+
+def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
+    text = TEXTS[4].replace("weather", "waves")
+    trace = explain(model, tokenizer, store, text, k=400, lmbda=0.3, temperature=1000.0)
+    (found,) = (
+        rival for word in words_of(trace[0].tokens) if (rival := contradiction(word)) is not None
+    )
+    assert tokenizer.decode(store.passage(found.entry).token) in found.token
+    assert 0.0 < found.p < 1.0
+    said = "waves: the memory says 'weather' (most words around are the same, by 4)"
+    assert said in unescape(to_html(trace))
+    trace.save(tmp_path / "trace.json")
+    assert Trace.load(tmp_path / "trace.json") == trace
