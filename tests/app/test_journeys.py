@@ -145,9 +145,9 @@ def test_settings_do_what_they_say_and_go_back(one):
     assert asked == []
     slide(page, 1024, "k")
     slide(page, below * 0.9)
-    one.mark("#answers .kl-grid")
     note.get_by_role("button", name="Write again").click()
     expect(text_of(page)).to_contain_text("No")
+    one.fresh("#answers", ".kl-foot span")
     expect(note).to_have_count(0)
     slide(page, 0)
     one.write(FIRST_PROMPT)
