@@ -80,8 +80,8 @@ document.addEventListener("beforeinput", (event) => {
   const added = data ?? dataTransfer?.getData("text/plain") ?? "";
   const length = target.value.length - (target.selectionEnd - target.selectionStart) + added.length;
   const long = length > target.maxLength;
-  complain(target.closest("#chat-line") ?? target.closest("[id]:not(textarea)"), long && `This would be `
-    + `${length.toLocaleString("en")} characters, but the limit is ${target.maxLength.toLocaleString("en")}: shorten it. The box keeps its text.`);
+  complain(target.closest("#chat-line") ?? target.closest("[id]:not(textarea)"), long && `This was not added: `
+    + `the text would have ${length.toLocaleString("en")} characters, and the limit is ${target.maxLength.toLocaleString("en")}.`);
   if (long) event.preventDefault();
 }, true);
 
