@@ -18,7 +18,13 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, f
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, documents_of
 
-_PHASES = {"documents": "reading", "keys": "computing keys", "index": "building the index"}
+# What a build does, in the words of a visitor.
+_PHASES = {
+    "tokens": "reading word pieces",
+    "keys": "memorizing word pieces",
+    "sentences": "memorizing sentences",
+    "centroids": "building the index",
+}
 
 
 def build(server: Server, controls: Controls) -> Any:

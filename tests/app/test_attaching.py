@@ -24,7 +24,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     # A build is stopped at once.
     (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)
     page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
-    expect(page.locator("#chat")).to_contain_text("computing keys")
+    expect(page.locator("#chat")).to_contain_text("memorizing word pieces")
     stop.click()
     expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
     expect(stop).to_be_disabled()
