@@ -17,14 +17,16 @@ KINDS = frozenset((*HEADINGS, "p", "li", "th", "tr", "pre", ""))
 # The most blocks of a document.
 MAX_BLOCKS = 1 << 16
 _LONGEST_PLACE = 100
-# An image of Markdown, and a link around its text. An address has one of the three signs.
+# An image of Markdown, and a link around its text. An address has one of the three signs. Markdown
+# may contain the tags of HTML for both.
 _IMAGE = re.compile(r"!\[[^\[\]]*\]\([^()]*\)")
+_TAG = re.compile(r"<(?:img|a)\s[^<>]+>|</a>")
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?=[^()]*[/#.])[^()]*\)")
 
 
 def unlinked(text: str) -> str:
     """A text of Markdown without its images and the addresses of its links."""
-    return _LINK.sub(r"\1", _IMAGE.sub("", text)) if "](" in text else text
+    return _LINK.sub(r"\1", _IMAGE.sub("", _TAG.sub("", text)))
 
 
 def with_names(names: Sequence[str], cells: Sequence[str]) -> str:

@@ -128,10 +128,10 @@ def test_images_and_addresses_are_no_part_of_the_texts_that_are_compared(
     model, tokenizer, tmp_path
 ):
     page = tmp_path / "page.md"
-    badge = "[![Build (ci)](https://a.b/c.svg)](https://a.b)"
+    badge = "[![Build (ci)](https://a.b/c.svg)](https://a.b) <a href='/x'><img src='b.png'></a>"
     page.write_text(
         f"# Crane {badge} [for boats](boats.md)\n\n"
-        "A [crane](#what) lifts, says `list[0](x)`. It is ![red](r.png)red.\n"
+        "A [crane](#what) lifts, says `list[0](x)` <b>. It is ![red](r.png)red.\n"
     )
     documents = list(knn_logits.read_corpus([str(page)]))
     assert [block.place for block in documents[0].blocks if block.place] == ["“Crane for boats”"]
@@ -139,11 +139,11 @@ def test_images_and_addresses_are_no_part_of_the_texts_that_are_compared(
         model, tokenizer, documents, tmp_path / "s", calibrate=False, encoder=""
     )
     (passage,) = read_passages(tokenizer, store)
-    first, second = "A crane lifts, says `list[0](x)`.", "It is red."
+    first, second = "A crane lifts, says `list[0](x)` <b>.", "It is red."
     assert passage.texts() == [f"Crane for boats\n{first}", f"Crane for boats\n{second}"]
     text, (start, end) = passage.in_context(passage.sentences[1])
     assert (text, text[start:end]) == (f"Crane for boats\n{first} {second}", first)
-    assert passage.sentences[0].text == "A [crane](#what) lifts, says `list[0](x)`."
+    assert passage.sentences[0].text == "A [crane](#what) lifts, says `list[0](x)` <b>."
 
 
 def test_vectors_of_other_sentences_are_not_used_and_it_says_so(
