@@ -39,8 +39,8 @@ def remove_documents(
         The datastore, opened again.
 
     Raises:
-        CorpusError: when no document has such an id, title or uri, or when documents with several
-            ids have the title or uri. Nothing is removed then.
+        CorpusError: when no document has such an id, title or uri, when documents with several ids
+            have the title or uri, or when no document would be left. Nothing is removed then.
         BusyError: when another process is writing the datastore.
         StorageError: when the disk is full. Nothing is removed then.
     """
@@ -54,6 +54,11 @@ def remove_documents(
         numbers = set(manifest.removed)
         for name in ids:
             numbers.update(_numbers_of(store, name))
+        if len(numbers) == manifest.documents:
+            raise CorpusError(
+                f"these are all documents of {store.folder}, so nothing was removed: delete the "
+                "folder instead"
+            )
         settings = manifest.settings.model_copy(update={"stale": True})
         changed = {"removed": tuple(sorted(numbers)), "settings": settings}
         manifest.model_copy(update=changed).write(store.folder)
