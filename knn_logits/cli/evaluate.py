@@ -271,6 +271,6 @@ def _tuning_lines(result: Tuning, store: str, written: bool) -> Iterator[str]:
     if result.gate is not None:
         yield f"perplexity with the gate: {result.gate_perplexity:.2f}"
     if written:
-        yield f"{store}: written, and used from now on"
+        yield f"{store}: written in place of its settings and its gate, and used from now on"
     else:
         yield "add --write to store them in the datastore, in place of its settings and its gate"

@@ -159,8 +159,9 @@ def tune(
 
     Raises:
         ConfigError: when a setting is out of its range, or several datastores are given.
-        CorpusError: when a half has no token that follows another, or a choice on texts that the
-            datastore holds was to be stored.
+        CorpusError: when a half has no token that follows another, or a choice was to be stored
+            that was made on texts of the datastore, or does worse than the stored settings on the
+            held-out half.
         MismatchError: when model or tokenizer are not the datastore's.
     """
     if gate not in (None, MetaKGate.kind):
@@ -203,6 +204,14 @@ def tune(
                 "datastore, or --allow-overlap (allow_overlap=True)"
             )
         logger.warning("%s, so the chosen settings will do worse on other text", held)
+    held_out = result.held_out
+    now = gate_perplexity or held_out.perplexity
+    if write and now > held_out.before:
+        raise CorpusError(
+            f"on the held-out half the perplexity is {now:.2f} with the choice and "
+            f"{held_out.before:.2f} with the stored settings, so the choice was not stored: give "
+            "more text"
+        )
     if write:
         write_settings(memory.stores[0], result.chosen, fitted)
     return result

@@ -156,6 +156,15 @@ def test_a_stored_text_is_not_tuned_on(tune, copied, caplog):
     assert "worse on other text" in caplog.text
 
 
+def test_a_choice_that_does_worse_on_the_held_out_half_is_not_stored(tune, copy):
+    write_settings(copy, 16, 0.01, 5.0)
+    before = Datastore(copy.folder).manifest
+    texts = [TEXTS[1], "Nobody in our village sells bread, but two shops sell fresh fish."]
+    with pytest.raises(CorpusError, match=r"perplexity is .* so the choice was not stored"):
+        tune(copy.folder, texts, k=8, write=True, allow_overlap=True)
+    assert Datastore(copy.folder).manifest == before
+
+
 def test_what_changes_a_datastore_keeps_its_gate(model, tokenizer, copy):
     write_settings(copy, 16, 0.3, 5.0, GATE)
     folder = copy.folder
@@ -238,7 +247,7 @@ def test_the_command(run, model_folder, copied, tmp_path):
         run("generate", model_folder, copied, "--prompt", "In", "--json").json["gate"] == "meta-k"
     )
     people = run.good(*command, "--write")
-    assert "written, and used from now on" in people.out
+    assert "in place of its settings and its gate" in people.out
     assert run("info", copied, "--json").json["gate"] is None
     assert "(tuned on text given for it)" in run("info", copied).out
     plain = run.good("tune", model_folder, copied, text, "--k", 32, "--json").json
