@@ -6,6 +6,7 @@ OpenAI's form, and errors of the layers behind are answered without a traceback.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ class Guard:
                 )
                 receive = again(body, receive)
             await self._app(scope, receive, sending)
+        except asyncio.CancelledError:
+            pass  # the server ends, and uvicorn has said so: it would add a traceback
         except Exception as error:
             if not isinstance(error, Refusal):
                 log_failure(error)

@@ -1,5 +1,6 @@
 """`knn-logits serve`: what it starts, and what it refuses in one line."""
 
+import asyncio
 import importlib.util
 import signal
 import socket
@@ -9,7 +10,7 @@ import pytest
 from forked import Fork, command
 
 import knn_logits_serve.server
-from knn_logits_serve.server import Settings, listen
+from knn_logits_serve.server import Guard, Settings, listen
 
 
 @pytest.fixture
@@ -68,6 +69,23 @@ def test_the_process_ends_when_it_is_told_to(model_folder, store, number):
         _, err = process.ended()
     assert process.returncode in (0, 130, -number)
     assert "Traceback" not in err
+
+
+def test_an_answer_that_the_end_of_the_server_cuts_is_no_error():
+    async def served():
+        begun = asyncio.Event()
+
+        async def endless(scope, receive, send):
+            begun.set()
+            await asyncio.Event().wait()
+
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        task = asyncio.create_task(Guard(endless, None)(scope, None, None))
+        await begun.wait()
+        task.cancel()
+        await task
+
+    asyncio.run(served())
 
 
 def test_small_parts_of_an_answer_are_sent_at_once():
