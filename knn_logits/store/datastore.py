@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from knn_logits.arrays import Array
-from knn_logits.errors import DamagedError, DatastoreError
+from knn_logits.errors import ConfigError, DamagedError, DatastoreError
 from knn_logits.locks import cached_property
 from knn_logits.progress import Progress, no_progress
 from knn_logits.store import layout, verification
@@ -318,7 +318,12 @@ class Datastore:
             entry: The entry, in [0, entries).
             before: The most tokens before the entry's token.
             after: The most tokens after it.
+
+        Raises:
+            ConfigError: when there is no such entry.
         """
+        if not 0 <= entry < len(self):
+            raise ConfigError(f"there is no entry {entry}: entries are 0 to {len(self) - 1:,}")
         if self.manifest.learned is not None:
             before = after = 0
         position = self.contexts.token_of(entry)

@@ -10,7 +10,7 @@ from handmade import document_records, make_store, naive_entries
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from knn_logits.errors import DamagedError
+from knn_logits.errors import ConfigError, DamagedError
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
 
@@ -42,6 +42,9 @@ def test_entries_and_passages_are_those_of_a_plain_loop(documents, concatenate, 
             assert passage.token == token
             assert passage.after == tokens[here + 1 : here + 1 + after]
             assert passage.document == records[number]
+        for entry in (-1, len(store)):
+            with pytest.raises(ConfigError, match=f"there is no entry {entry}"):
+                store.passage(entry)
         owners = [number for _, number, _ in expected]
         assert store.goes_on.tolist() == [a == b for a, b in pairwise([*owners, None])]
         lengths = store.contexts.length.tolist()
