@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _NO_PASS = (
     "kNN is off: a KNNLogitsProcessor was called, but its model made no forward pass over "
     "these tokens in this thread. Call generate() of the very model that it was made with, not of "
-    "a copy, in evaluation mode, and run by PyTorch itself"
+    "a copy, in evaluation mode, run by PyTorch itself, and give it input_ids"
 )
 
 

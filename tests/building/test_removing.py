@@ -74,7 +74,7 @@ def test_a_removed_document_is_never_found(tmp_path, factory, metric):
 
 def test_the_last_documents_are_not_removed(tmp_path):
     store = remove_documents(make(tmp_path / "s", "exact"), "0")
-    with pytest.raises(CorpusError, match="all documents of .* nothing was removed") as caught:
+    with pytest.raises(CorpusError, match=r"all documents of .* nothing was removed") as caught:
         remove_documents(store, [str(n) for n in range(1, len(LENGTHS))])
     one_line(caught)
     assert Datastore(store.folder).manifest == store.manifest
