@@ -34,6 +34,8 @@ _WORDS, _FEWER = 4, 3
 # Minimum ratio of the words that are the same, in the sentence around a difference, to its others.
 # A paraphrase has a few words in a row with its passage, too.
 _MOSTLY = 2
+# The most words that open a sentence otherwise than the passage's, if all others are the same.
+_OPENING = 2
 _NO_VOTES = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
@@ -189,9 +191,9 @@ class Quotations:
         return sorted(chosen, key=lambda gap: gap.first)
 
     def _covers(self, first: int, last: int) -> bool:
-        """Whether a passage has the tokens [first, last) of the text, and the one before them."""
+        """Whether a passage has the tokens [first, last) of the text."""
         return any(
-            run.first < first
+            run.first <= first
             and run.last + (run.last in self._supported) >= last
             and run.last - run.first >= _MIN_SHARED
             for runs in self._runs.values()
@@ -219,7 +221,14 @@ class Quotations:
         alike = [w for a, _, size in matcher.get_matching_blocks() for w in mine[a : a + size]]
         enough = min(len(_content(alike)), sum(map(_is_small, alike))) >= _FEWER
         mostly = enough and 2 * len(alike) > min(len(mine), len(theirs))
-        # Words before and after all those that are the same are no difference.
+        if _opens_otherwise(mine, theirs, codes):
+            # The word after them stands on both sides, too. The text's first token is not traced.
+            _, _, b, _, d = codes[0]
+            one = int(mine[b].last == 1)
+            last, span = mine[b + one].last, (begin + theirs[0].first, begin + theirs[d + one].last)
+            if not self._covers(mine[0].first, last):
+                yield Difference(mine[0].first, last, store, *span, len(alike) - 1 - one)
+        # Other words before and after all those that are the same are no difference.
         for number, (kind, a, b, c, d) in enumerate(codes[1:-1], start=1):
             same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
             if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:
@@ -235,13 +244,29 @@ class Quotations:
             named = mostly and other and beside >= _FEWER and _goes_on(mine[a - 1])
             if not (named or _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size)):
                 continue
-            if self._covers(mine[a].first, mine[max(a, b - 1)].last):
+            # It is in another passage after the same word, too.
+            if self._covers(mine[a - 1].first, mine[max(a, b - 1)].last):
                 continue
             if a == b or c == d:
                 # Words were left out or put in: the word beside them stands on both sides.
                 a, b, c, d = (a, b + 1, c, d + 1) if mine[b].bare else (a - 1, b, c - 1, d)
             span = begin + theirs[c].first, begin + theirs[d - 1].last
             yield Difference(mine[a].first, mine[b - 1].last, store, *span, right - left - (b - a))
+
+
+def _opens_otherwise(
+    mine: Sequence[_Word], theirs: Sequence[_Word], codes: Sequence[tuple[str, int, int, int, int]]
+) -> bool:
+    """Whether a passage has all but the first words, as of "Open it" and "Do not open it"."""
+    (kind, _, b, _, d), *rest = codes
+    changed = [word for kind, a, b, _, _ in rest if kind != "equal" for word in mine[a:b]]
+    return (
+        kind != "equal"
+        and max(b, d) <= _OPENING
+        and all(word.bare and "\n" not in word.written for word in (*mine[:b], *theirs[:d]))
+        and sum(map(_is_small, mine[b:])) >= _FEWER
+        and not any(word.bare for word in changed)
+    )
 
 
 def _sentences(words: Sequence[_Word], first: int, last: int) -> Sequence[_Word]:

@@ -128,6 +128,35 @@ def test_words_that_were_left_out_or_put_in_are_found(objections):
     assert objections(put_in) == [(one, "clear", "1") for one in ("never", "clear")]
 
 
+LID = "Do not open the lid above 90 degrees.\n\nDogs travel in kennels on deck three.\n\n"
+GATE = "Cars must be at the gate 75 minutes before we sail. Others stand there 40 minutes before."
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Open the lid above 90 degrees.", "pen: Do not open"),
+        ("It is hot. Open the lid above 90 degrees", "Open: Do not open"),
+        ("Never open the lid above 90 degrees.", "ever: Do not open, open: Do not open"),
+        (
+            "It is hot. Cats travel in kennels on deck three.",
+            "Cats: Dogs travel, travel: Dogs travel",
+        ),
+        ("Do not open the lid above 90 degrees.", ""),
+        # So do other sentences begin, and other passages.
+        ("We were told not to open the lid above 90 degrees.", ""),
+        ("Yesterday, dogs travel in kennels on deck three.", ""),
+        # The passage has this number in another sentence, after another word.
+        ("Others stand there 75 minutes before.", "75: 40"),
+    ],
+)
+def test_other_words_at_the_beginning_of_a_sentence_are_found(
+    build, objections, tmp_path, text, found
+):
+    said = objections(text, build([LID + GATE, *TEXTS], tmp_path / "s", **EVERY))
+    assert ", ".join(f"{own}: {theirs}" for own, theirs, _ in said) == found
+
+
 LAMPS = "lights more than seven lamps in the harbour each evening."
 ALL_LAMPS = LAMPS.replace("seven", "all seven")
 

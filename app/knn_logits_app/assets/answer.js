@@ -41,11 +41,15 @@ const headline = (data, known, same) => {
       `: this is the answer as if “${data.named}” had never been read.`];
   }
   if (data.kind === "explain") {
-    const compared = words.filter((word) => word.against || word.tokens.every((one) => known.states[one].verbatim)).length;
+    const isCompared = (word) => word.against || word.tokens.every((one) => known.states[one].verbatim);
+    // Nothing predicts the first word, which is compared if the next one is.
+    const opening = readable({ text: known.side.prompt }) ? 1 : 0;
+    const compared = words.filter(isCompared).length + (words.length && isCompared(words[0]) ? opening : 0);
     const different = differencesOf(known).length;
+    const all = words.length + opening;
     if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
-    return [h("b", {}, `${different ? count(different, "difference") : "No difference"} in the ${compared} of ${number} that were compared with a passage`), ".",
-      compared < words.length ? " Nothing is known of the rest." : ""];
+    return [h("b", {}, `${different ? count(different, "difference") : "No difference"} in the ${compared} of ${count(all, "word")} that were compared with a passage`), ".",
+      compared < all ? " Nothing is known of the rest." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
   const line = changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word";

@@ -41,7 +41,7 @@ const mount = (element, props, trigger, watch) => {
     const found = differencesOf(view.known);
     if (view.data.kind !== "explain" || !found.length) return null;
     return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
-      h("li", {}, "Your text: ", button(mine.map((one) => one.space + one.text).join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
+      h("li", {}, "Your text: ", button([mine[0].number ? "" : view.known.side.prompt, ...mine.map((one) => one.space + one.text)].join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
         " · Source: ", h("b", {}, visible(against.token).trim()),
         against.document === null ? null : h("span", { class: "kl-share" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
   };
