@@ -62,6 +62,16 @@ def test_it_finds_what_the_exact_index_finds(form, metric, device, monkeypatch):
     assert torch.equal(distances.cpu(), distances.cpu().sort(descending=metric != "l2").values)
 
 
+@pytest.mark.parametrize(("size", "k"), [(4096, 3), (4500, 8), (4200, 40), (20, 40)])
+def test_the_best_of_groups_are_the_best(size, k):
+    scores = torch.randn(5, size, generator=torch.Generator().manual_seed(size))
+    scores[:, -1] = 9.0  # after the last group
+    values, places = compact.best(scores, k)
+    expected = scores.topk(min(k, size)).indices.sort(dim=-1).values
+    assert torch.equal(places, expected)
+    assert torch.equal(values, scores.gather(1, expected))
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("form", FORMS)
 def test_removed_vectors_are_not_found_and_others_keep_their_ids(form, metric):

@@ -80,7 +80,10 @@ def owners_of(store, entries):
     return [store.documents.at_token(store.contexts.token_of(one)) for one in entries]
 
 
-def test_counts_are_those_of_a_plain_search(corpus):
+@pytest.mark.parametrize("narrow", [256, 4])
+def test_counts_are_those_of_a_plain_search(corpus, monkeypatch, narrow):
+    # Ranges of more places are narrowed by one token at a time.
+    monkeypatch.setattr("knn_logits.search.matches._NARROW", narrow)
     some = [*contexts(400), [99], [24], PAGE, [*PAGE, 5], [-1, -1, *PAGE[:3]], [-3]]
     found = SuffixIndex(corpus).find(prefixes_of(some))
     for row, text in enumerate(some):
