@@ -100,21 +100,24 @@ def test_a_text_frees_its_place_when_it_is_stopped_replaced_or_left(one, reading
     def give(text):
         box.fill(text)
         page.locator(f"#{kind}").click()
+
+    def begin():
+        give(ENDLESS)
         expect(stop).to_be_enabled()
-        eventually(lambda: text != ENDLESS or reading)
+        eventually(lambda: reading)
 
     one.tab(name)
     expect(stop).to_be_disabled()
-    give(ENDLESS)
+    begin()
     expect(page.locator(place)).to_contain_text("processing")
     stop.click()
     expect(stop).to_be_disabled()
     eventually(lambda: not reading)
-    give(ENDLESS)
+    begin()
     give(BISHOP)
     expect(line).to_be_visible()
     expect(stop).to_be_disabled()
     assert not reading
-    give(ENDLESS)
+    begin()
     one.open()
     eventually(lambda: not reading)
