@@ -176,12 +176,17 @@ class Visit:
 
     def end(self):
         """Leaves the page as the next visit needs it."""
+        from playwright.sync_api import Error
+
         self._listen_no_more()
         self.page.unroute_all(behavior="ignoreErrors")
         if not self.page.url.startswith("about:"):
             # It keeps the conversation of the chat, also with a frame that comes this late.
             self.page.evaluate("addEventListener('pagehide', () => sessionStorage.clear())")
-        self.page.goto("about:blank")
+        try:
+            self.page.goto("about:blank")
+        except Error:  # the page itself was going back, as after a panel is closed
+            self.page.goto("about:blank")
 
     def check(self):
         """Nothing went wrong up to now, and the page asked no other server for anything."""
