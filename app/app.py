@@ -21,6 +21,9 @@ if os.environ.get("SPACE_ID"):
     # `spaces` has to be imported before torch.
     with contextlib.suppress(ImportError):
         import spaces  # noqa: F401
+if __name__ == "__main__":
+    # The imports alone take long on a busy machine.
+    print("Opening the model and SQLite's documentation …", flush=True)
 
 from knn_logits import Datastore
 from knn_logits_app.library import Library

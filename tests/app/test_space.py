@@ -118,6 +118,12 @@ def test_the_entry_says_which_address_to_open_or_what_is_missing(monkeypatch, ca
     def missing():
         raise ConnectionError("the model is missing")
 
+    # What takes long is imported after the first line.
+    with monkeypatch.context() as nothing:
+        nothing.setitem(sys.modules, "knn_logits_app.server", None)
+        with pytest.raises(ImportError):
+            runpy.run_path(str(ROOT / "app" / "app.py"), run_name="__main__")
+    assert capsys.readouterr().out == "Opening the model and SQLite's documentation …\n"
     monkeypatch.setitem(main.__globals__, "sqlite_library", lambda: None)
     monkeypatch.setitem(main.__globals__, "launch", launched)
     monkeypatch.setattr(sys, "argv", ["app.py"])
