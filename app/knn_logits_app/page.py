@@ -84,15 +84,10 @@ def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:
 
 def _controls(server: Server) -> Controls:
     library = server.session.library
-    stores = gr.CheckboxGroup(
-        list(library.stores),
-        value=library.chosen,
-        label="Documents",
-        elem_id="stores",
+    names = list(library.stores)
+    stores = page_parts.unchecked(  # they are checked against the datastores of this visitor
+        gr.CheckboxGroup(names, value=library.chosen, label="Documents", elem_id="stores")
     )
-    # The browser changes the boxes, so gradio must not check the values against the first boxes.
-    # They are checked later, against the datastores of this visitor.
-    stores.preprocess = lambda payload: payload  # type: ignore[method-assign]
     own = "decided for each word" if library.memory.gate else "the documents’ own"
     strength = gr.Radio(
         [(own, page_parts.OWN_SETTINGS), ("fixed", page_parts.FIXED_SETTINGS)],

@@ -10,20 +10,17 @@ import gradio as gr
 
 from knn_logits import Datastore
 from knn_logits.hosting import Setting
-from knn_logits_app.requests import SETTINGS, Lookup, lookup_of
+from knn_logits_app.requests import LABELS, SETTINGS, Lookup, lookup_of
 from knn_logits_app.session import Session
 from knn_logits_app.visitors import Visitors
 
 # Who sets the memory's strength: the documents' own settings with their gate, or the visitor.
 OWN_SETTINGS, FIXED_SETTINGS = "own", "fixed"
-# The labels of settings, and what each does.
-_LABELS = {
-    "lmbda": ("Strength of all words (λ)", "0: the model alone. 1: the documents alone."),
-    "k": ("Passages consulted (k)", "Places in the documents that vote on each word."),
-    "temperature": (
-        "Sharpness (temperature τ)",
-        "Small: the nearest place decides. Large: all count the same.",
-    ),
+# What each setting does.
+_ABOUT = {
+    "lmbda": "0: the model alone. 1: the documents alone.",
+    "k": "Places in the documents that vote on each word.",
+    "temperature": "Small: the nearest place decides. Large: all count the same.",
 }
 
 # Events of this kind run the model, and wait in one queue. A new one replaces that before it.
@@ -92,16 +89,19 @@ def stop_button(server: Server, name: str, *kinds: str) -> None:
 
 def setting_control(declared: Setting, value: Any) -> Any:
     """Adds the control of a number."""
-    label, info = _LABELS[declared.name]
-    shared: dict[str, Any] = {"label": label, "info": info, "elem_id": declared.name}
+    name = declared.name
+    shared: dict[str, Any] = {"label": LABELS[name], "info": _ABOUT[name], "elem_id": name}
     most = declared.limit if declared.limit is not None else declared.most
     if declared.least is None or most is None:
-        return gr.Number(value, **shared)  # what it may be is checked later
+        return unchecked(gr.Number(value, **shared))
     step = 1 if declared.kind is int else 0.01
-    slider = gr.Slider(declared.least, most, value, step=step, **shared)
-    # A link may have a larger value. All are checked later.
-    slider.preprocess = lambda payload: payload  # type: ignore[method-assign]
-    return slider
+    return unchecked(gr.Slider(declared.least, most, value, step=step, **shared))
+
+
+def unchecked(control: Any) -> Any:
+    """Lets `requests` check a control's values: gradio's refusal would reach nobody."""
+    control.preprocess = lambda payload: payload
+    return control
 
 
 def values_of(store: Datastore) -> dict[str, Any]:

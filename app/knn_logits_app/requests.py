@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from knn_logits import KNNLogitsError
-from knn_logits.errors import LimitError
+from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import check_settings, settings_for
 
 MOST_STORES = 8
@@ -28,6 +28,16 @@ class RequestError(KNNLogitsError):
 # The settings that a visitor may change, by name. λ comes first, with the largest effect.
 _DECLARED = settings_for("page")
 SETTINGS = {"lmbda": _DECLARED["lmbda"], **_DECLARED}
+# What the page calls them, and the fields of `Writing` that a visitor sets.
+LABELS = {
+    "lmbda": "Strength of all words (λ)",
+    "k": "Passages consulted (k)",
+    "temperature": "Sharpness (temperature τ)",
+    "new_tokens": "Maximum new tokens",
+    "sentence": "End with the sentence",
+    "sampling_temperature": "Randomness",
+    "seed": "Seed",
+}
 
 
 @dataclass(frozen=True)
@@ -96,7 +106,11 @@ def lookup_of(stores: Any, settings: Mapping[str, Any]) -> Lookup:
         raise LimitError(
             f"{len(stores)} datastores are chosen, but only {MOST_STORES} are allowed: choose fewer"
         )
-    return Lookup(tuple(dict.fromkeys(stores)), check_settings(settings, "page"))
+    try:
+        return Lookup(tuple(dict.fromkeys(stores)), check_settings(settings, "page"))
+    except ConfigError as error:
+        name, _, rest = str(error).partition(" ")
+        raise RequestError(f"{LABELS.get(name, name)} {rest}") from None
 
 
 def writing_of(prompt: Any, lookup: Lookup, compare: Any = False, **how: Any) -> Writing:
@@ -106,7 +120,7 @@ def writing_of(prompt: Any, lookup: Lookup, compare: Any = False, **how: Any) ->
         return Writing(text, lookup, compare is True, **how)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RequestError(f"{first['loc'][-1]}: {first['msg']}.") from None
+        raise RequestError(f"{LABELS[str(first['loc'][-1])]}: {first['msg']}.") from None
 
 
 def is_web(uri: str | None) -> bool:

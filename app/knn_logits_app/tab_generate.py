@@ -14,6 +14,7 @@ import gradio as gr
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import (
+    LABELS,
     MOST_CHARACTERS,
     Rewriting,
     content_of,
@@ -87,13 +88,15 @@ def build(server: Server, controls: Controls) -> Any:
 def _sampling(server: Server) -> list[Any]:
     """Adds the controls of the length and the sampling."""
     most = server.session.limits.new_tokens
+    length, sentence, randomness, seed = (LABELS[name] for name in _SAMPLING_FIELDS)
     with gr.Row(elem_id="sampling"):
-        return [
-            gr.Slider(1, most, min(60, most), step=1, label="Maximum new tokens"),
-            gr.Checkbox(True, label="End with the sentence"),
-            gr.Slider(0, 3, 0, step=0.05, label="Randomness", info="0: the likeliest word."),
-            gr.Number(0, label="Seed", precision=0, minimum=0),
+        controls = [
+            gr.Slider(1, most, min(60, most), step=1, label=length),
+            gr.Checkbox(True, label=sentence),
+            gr.Slider(0, 3, 0, step=0.05, label=randomness, info="0: the likeliest word."),
+            gr.Number(0, label=seed, precision=0, minimum=0),
         ]
+    return [page_parts.unchecked(control) for control in controls]
 
 
 def first_answer(server: Server) -> str:

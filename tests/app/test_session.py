@@ -156,9 +156,10 @@ def test_a_text_ends_when_its_time_is_up_or_nobody_reads_on(session):
         ({"prompt": "word " * 300}, "tokens"),
         ({"new_tokens": 10_000}, "the limit is"),
         ({"new_tokens": 1.5}, "integer"),
-        ({"seed": -1}, "seed"),
-        ({"sampling_temperature": float("nan")}, "sampling_temperature"),
-        ({"seed": 10**400}, "seed"),
+        ({"seed": -1}, "Seed: "),
+        ({"seed": None}, "Seed: "),
+        ({"sampling_temperature": float("nan")}, "Randomness: "),
+        ({"seed": 10**400}, "Seed: "),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(session, settings, message):
