@@ -137,7 +137,9 @@ def friendly(error: BaseException) -> str:
     """Returns one line about an error for a visitor, without a path or a traceback."""
     text = " ".join(str(error).split())
     if not isinstance(error, KNNLogitsError):
-        text = "the server failed on this request: try again with less text"
-    elif not isinstance(error, (RequestError, LimitError)) and ("/" in text or "\\" in text):
-        text = f"this failed ({type(error).__name__}): change the settings or the text"
+        text = "The server failed on this request: try again with less text"
+    elif isinstance(error, (RequestError, LimitError)):
+        text = text[:1].upper() + text[1:]
+    elif "/" in text or "\\" in text:
+        text = f"This failed ({type(error).__name__}): change the settings or the text"
     return text if text.endswith((".", "!", "?")) else text + "."
