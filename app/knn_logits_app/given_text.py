@@ -13,7 +13,7 @@ from knn_logits import evaluate
 from knn_logits.hosting import Deadline
 from knn_logits_app import page_parts, views
 from knn_logits_app.decoding import WINDOWS
-from knn_logits_app.page_parts import MODEL, Controls, Server
+from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import MOST_CHARACTERS, Lookup, friendly, text_of
 from knn_logits_app.session import Session, Stores, settings_of
 
@@ -91,15 +91,10 @@ def _build(
             if not deadline.cancelled:
                 yield shown
 
-    run = button.click(
-        on_click,
-        [*controls.lookup, text],
-        [output],
-        js=f"(...all) => {{ knnLogits.reading('{name}', 1); return all; }}",
-        validator=page_parts.stopping_first(server, name),
-        **{**MODEL, "show_progress": "full"},
-    )
-    page_parts.at_end(run, f"knnLogits.reading('{name}', -1);")
+    page_parts.run_at(
+        button.click, server, name,
+        fn=on_click, inputs=[*controls.lookup, text], outputs=[output], show_progress="full",
+    )  # fmt: skip
     page_parts.enter(text, name)
 
 

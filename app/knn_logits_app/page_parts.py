@@ -74,6 +74,13 @@ def enter(box: Any, button: str) -> None:
     box.submit(js=f"() => {{ document.getElementById('{button}').click(); }}", **INSTANT)
 
 
+def run_at(event: Any, server: Server, name: str, **how: Any) -> None:
+    """Runs the model at an event, in place of what waits; it can be stopped until it has ended."""
+    js = f"(...all) => {{ knnLogits.reading('{name}', 1); return all; }}"
+    run = event(js=js, validator=stopping_first(server, name), **{**MODEL, **how})
+    at_end(run, f"knnLogits.reading('{name}', -1);")
+
+
 def at_end(run: Any, js: str) -> None:
     """Runs a script in the browser when a request has ended."""
     # In gradio a refused request triggers the second of these alone, and every other one the first.

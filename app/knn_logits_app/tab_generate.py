@@ -41,7 +41,7 @@ def build(server: Server, controls: Controls) -> Any:
         examples = [gr.Button(example, size="sm") for example in library.examples]
     with gr.Row(elem_classes="kl-run"):
         write = gr.Button("Write", variant="primary", size="md", min_width=110, elem_id="write")
-        page_parts.stop_button(server, "stop", "write")
+        page_parts.stop_button(server, "write-stop", "write")
         compare = gr.Checkbox(
             True,
             label="Compare with the model alone",
@@ -68,20 +68,15 @@ def build(server: Server, controls: Controls) -> Any:
         except Exception as error:
             yield views.message(friendly(error))
 
-    run: dict[str, Any] = {
-        "fn": on_write,
-        "inputs": inputs,
-        "outputs": [output],
-        # A new answer replaces the one that is being written, before it waits in the queue.
-        "validator": page_parts.stopping_first(server, "write"),
-        **page_parts.MODEL,
-    }
-    write.click(**run)
+    run: dict[str, Any] = {"fn": on_write, "inputs": inputs, "outputs": [output]}
+    page_parts.run_at(write.click, server, "write", **run)
     page_parts.enter(prompt, "write")
-    output.ask(on_ask, outputs=[output], **page_parts.MODEL)
+    again = output.ask(on_ask, outputs=[output], **page_parts.MODEL)
+    page_parts.at_end(again, "knnLogits.reading('write', -1);")
     for button, example in zip(examples, library.examples, strict=True):
         js = f"() => [{json.dumps(example)}]"
-        button.click(outputs=[prompt], js=js, **page_parts.INSTANT).then(**run)
+        chosen = button.click(outputs=[prompt], js=js, **page_parts.INSTANT)
+        page_parts.run_at(chosen.then, server, "write", **run)
     return [output]
 
 

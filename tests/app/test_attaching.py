@@ -5,6 +5,7 @@ import re
 from app.conftest import ATTACH, eventually, expect
 from app.writing import open_word, slide, text_of
 
+FIRST_PROMPT = "What helps against E529 is this:"
 DROP = """([name, text]) => {
   const dataTransfer = new DataTransfer();
   dataTransfer.items.add(new File([text], name));
@@ -142,8 +143,14 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
         page.locator(f"{place} textarea").fill(text)
         page.locator(button).click()
         expect(page.locator(f"{output} .kl-error")).to_contain_text(line)
-    # A refusal does not hold for other settings.
+    # gradio would refuse this number by itself, and nobody would hear of it.
     one.tab("Generate")
+    page.get_by_label("Set length and sampling").check()
+    page.get_by_label("Seed").fill("-4")
+    one.write(FIRST_PROMPT)
+    expect(page.locator("#answers .kl-error")).to_contain_text("Seed: ")
+    expect(page.locator("#write-stop")).to_be_disabled()
+    # A refusal does not hold for other settings.
     page.get_by_label("chronicle").check()
     expect(page.locator("#answers .kl-error")).to_have_count(0)
     assert "Traceback" not in page.content()

@@ -85,7 +85,7 @@ const mount = (element, props, trigger, watch) => {
   // Requests the answer as if a document had never been read.
   view.without = ({ document, name }) => {
     const { values, without } = view.data.asked;
-    writing(true);
+    reading("write", 1);
     trigger("ask", { values, without: [...(without ?? []), document], named: name.slice(0, 200) });
   };
 
@@ -127,6 +127,7 @@ const mount = (element, props, trigger, watch) => {
     draw_panel();
     if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
+    out.setAttribute("aria-busy", String(out.dataset.done === "false"));
   };
 
   const show = (answer, isNew) => {
@@ -135,7 +136,6 @@ const mount = (element, props, trigger, watch) => {
     // A newer request has replaced the one of this frame.
     if ((data.asked?.turn ?? view.turn) < view.turn) return;
     view.turn = data.asked?.turn ?? view.turn;
-    if (writes) writing(!data.message && !Object.values(data.sides).every((side) => side.done));
     if (data.message) {
       out.replaceChildren(h("p", { class: "kl-notice kl-error", role: "status" }, data.message));
       return;

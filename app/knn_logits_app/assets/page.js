@@ -12,31 +12,15 @@ const fill = (field, text) => {
 
 // Clicks once the page knows of what was changed last, which takes a moment.
 const press = (selector) => requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector(selector)?.click()));
-// Shows that an answer is awaited or written, until its last frame. A request that the server refuses
-// has no frame, so the state ends by itself. It may be waiting still, and can be stopped.
-const AWAITED = 8000;
-let awaited = null;
 const able = (id, yes) => document.getElementById(id)?.toggleAttribute("disabled", !yes);
-const writing = (yes, stoppable = yes) => {
-  clearTimeout(awaited);
-  able("stop", stoppable);
-  document.documentElement.classList.toggle("kl-writing", yes);
-  document.getElementById("answers")?.setAttribute("aria-busy", String(yes));
-  if (yes) awaited = setTimeout(() => writing(false, true), AWAITED);
-};
-document.addEventListener("click", (event) => {
-  if (event.target.closest?.("#write, #tab-generate .kl-chips button")) writing(true);
-  // Of a request that is stopped while it waits the server says nothing.
-  if (event.target.closest?.("#stop")) writing(false);
-  able(event.target.closest?.("#explain-stop, #evaluate-stop")?.id, false);
-});
-
-// Explain and Evaluate: the requests that the server has not ended, by the id of their button.
+// The requests that the server has not ended, by the id of their button.
 const pending = {};
 const reading = (id, more) => {
   pending[id] = (pending[id] ?? 0) + more;
   able(`${id}-stop`, pending[id] > 0);
 };
+// Of a request that is stopped while it waits the server says nothing.
+document.addEventListener("click", ({ target }) => able(target.closest?.(".kl-run > [id$=-stop]")?.id, false));
 
 const settings = (open) => document.getElementById("open-settings")?.setAttribute("aria-expanded", String(open));
 const areOpen = () => document.getElementById("open-settings")?.getAttribute("aria-expanded") === "true";
