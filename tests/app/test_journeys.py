@@ -291,6 +291,10 @@ def test_an_answer_survives_a_reload(one):
     page = one.page
     page.get_by_label("chronicle").check()
     slide(page, 0.6)
+    page.get_by_label("Set length and sampling").check()
+    page.get_by_label("Seed").fill("5")
+    page.get_by_label("number input for Maximum new tokens").fill("20")
+    page.get_by_label("End with the sentence").uncheck()
     one.write("The fault that raises E976 is called")
     written = text_of(page).inner_text()
     one.tab("Evaluate")
@@ -304,7 +308,9 @@ def test_an_answer_survives_a_reload(one):
     expect(page.locator("#lmbda input[type=number]")).to_have_value("0.6")
     expect(page.get_by_label("chronicle")).to_be_checked()
     expect(page.locator("#answers .kl-stale")).to_have_count(0)
-    one.write(FIRST_PROMPT)
+    with page.expect_request("**/queue/join**") as asked:
+        one.write(FIRST_PROMPT)
+    assert asked.value.post_data_json["data"][-4:] == [20, False, 0, 5]
     expect(text_of(page)).to_contain_text("adjust the front hose")
     # A server that was started anew may have other datastores.
     page.evaluate(

@@ -4,10 +4,11 @@
 // An answer that was saved as a page has no such sheet.
 const sheets = () => matchMedia("(max-width: 1100px)").matches && Boolean(document.querySelector(".gradio-container"));
 
-// Sets the text of a field as if it were typed.
-const fill = (field, text) => {
-  Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(field, text);
-  field.dispatchEvent(new Event("input", { bubbles: true }));
+// Sets the text of a field as if it were typed, or a box as if it were clicked.
+const fill = (field, value) => {
+  if (field.type === "checkbox") return field.checked === value || field.click();
+  Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), "value").set.call(field, value);
+  return field.dispatchEvent(new Event("input", { bubbles: true }));
 };
 
 // Clicks once the page knows of what was changed last, which takes a moment.

@@ -19,8 +19,8 @@ const MINE = "your text";
 const keptLast = () => (address.get("q") ? null : sessionStorage.getItem(LAST));
 // It also keeps the tab of the page that is open, what was typed, and the settings.
 const PAGE = "knn-logits page";
-const boxes = () => [...document.querySelectorAll(".kl-tab textarea")];
-const keepPage = () => keepAs(PAGE, JSON.stringify({ values: form?.values, texts: boxes().map((one) => one.value),
+const boxes = () => [...document.querySelectorAll(".kl-tab textarea, #tab-generate input")];
+const keepPage = () => keepAs(PAGE, JSON.stringify({ values: form?.values, texts: boxes().map((one) => (one.type === "checkbox" ? one.checked : one.value)),
   tab: document.querySelector("[role=tab][aria-selected=true]").id }));
 const keptPage = () => JSON.parse(sessionStorage.getItem(PAGE) ?? '{ "texts": [] }');
 
