@@ -36,8 +36,14 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     agreed = page.locator("#answers .kl-side-knn .kl-agreed").first
     assert agreed.inner_text() == "the"
     # No colour on a word that the model was sure of.
-    colour = "(one) => getComputedStyle(one).backgroundColor"
-    assert agreed.evaluate(colour) == "rgba(0, 0, 0, 0)"
+    style = "([one, name]) => getComputedStyle(one)[name]"
+    assert page.evaluate(style, [agreed.element_handle(), "backgroundColor"]) == "rgba(0, 0, 0, 0)"
+    # The words stand as far apart as without colours.
+    left = [
+        page.evaluate(style, [agreed.element_handle(), f"{one}Left"])
+        for one in ("padding", "margin")
+    ]
+    assert sum(float(one.removesuffix("px")) for one in left) == 0
     assert "adjust the front hose" in page.locator("#answers .kl-span").first.inner_text()
     # Another word opens beside the text, which stays where it is: it once moved by 774 pixels.
     page.set_viewport_size({"width": 1280, "height": 640})
