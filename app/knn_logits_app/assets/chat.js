@@ -3,7 +3,7 @@
 
 const KEPT_AS = "knn-logits conversation";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
-const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {} };
+const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened: () => {} };
 const asked = () => theChat.asked();
 
 // Scrolls to an element, of which chat.css keeps a margin from the form.
@@ -213,6 +213,7 @@ const chat = (element, props, trigger, watch) => {
     busy();
     follow();
   };
+  theChat.opened = () => { held = false; follow(); };
   theChat.attaching = () => showBuild({ attached: "Waiting for the server …", done: false });
 
   const show = () => {

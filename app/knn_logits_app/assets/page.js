@@ -33,10 +33,13 @@ document.addEventListener("keydown", (event) => event.key === "Escape" && settin
 
 // All panels are mounted from the start. gradio mounts those of its own tabs only when they are opened,
 // and then sets their fields back to their first values, so that what was typed meanwhile is lost.
-const openTab = (tab) => [...document.querySelectorAll("[role=tab]")].forEach((one) => {
-  one.setAttribute("aria-selected", String(one === tab));
-  one.tabIndex = one === tab ? 0 : -1;
-});
+const openTab = (tab) => {
+  document.querySelectorAll("[role=tab]").forEach((one) => {
+    one.setAttribute("aria-selected", String(one === tab));
+    one.tabIndex = one === tab ? 0 : -1;
+  });
+  if (tab.id === "open-chat") theChat.opened();
+};
 document.addEventListener("click", ({ target }) => {
   const tab = target.closest?.("[role=tab]");
   if (tab) openTab(tab);
