@@ -48,7 +48,7 @@ const replyOf = (frame, tools) => {
     return [h("p", { class: "kl-looking" }, h("i", { "aria-hidden": "true" }),
       frame ? "Looking in the documents …" : "Waiting for the server …")];
   if (frame.message)
-    return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Ask again", tools.again, { class: "kl-link" }))];
+    return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Edit the question", tools.edit, { class: "kl-link" }))];
   const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
   const missing = frame.answered === false;
   return [
@@ -115,7 +115,8 @@ const chat = (element, props, trigger, watch) => {
       places.set(turn, reply);
     }
     const again = () => ask(turn.question);
-    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read, link: () => linkTo(turn) }));
+    const edit = () => { fill(field(), turn.question); field().focus(); };
+    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, edit, read, link: () => linkTo(turn) }));
     busy();
   };
   const busy = () => {

@@ -91,10 +91,20 @@ def test_what_goes_wrong_is_one_line_in_its_turn(chat, chat_page, held, monkeypa
     expect(reply.locator(".kl-error")).to_contain_text("The server did not respond.")
     chat.page.unroute_all()
     chat.visit.problems.clear()  # the browser reports the refusal on its console
-    reply.get_by_role("button", name="Ask again").click()
+    # A question that was refused comes back into its box.
+    edit = chat.page.get_by_role("button", name="Edit the question")
+    edit.click()
+    chat.box.press("Enter")
     expect(chat.turn()).to_contain_text(TEXTS[2])
     chat.send("word " * 400)
-    expect(chat.turn().locator(".kl-error")).to_contain_text("shorten it")
+    expect(chat.turn().locator(".kl-error")).to_contain_text("The text has ")
+    edit.last.click()
+    expect(chat.box).to_have_value("word " * 400)
+    # Another tab does not lose the place in the conversation.
+    chat.page.evaluate("scrollTo(0, 0)")
+    chat.visit.tab("Explain")
+    chat.visit.tab("Chat")
+    expect(chat.turn().locator(".kl-error")).to_be_in_viewport()
     for name in (store.name, "signs"):
         chat.page.get_by_label(name, exact=True).uncheck()
     # The question waits in the box until there is something to ask.
