@@ -50,6 +50,8 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     expect(drawer.locator("mark")).to_have_text("The lighthouse of Orrin Bay was painted blue.")
     page.keyboard.press("Escape")
     one.tab("Generate")
+    # The examples of texts are of other documents.
+    expect(page.locator(".kl-chips")).to_be_hidden()
     one.write("The lighthouse of Orrin Bay was")
     expect(page.get_by_label("the documents’ own")).to_be_checked()
     expect(text_of(page)).to_contain_text("painted blue.")

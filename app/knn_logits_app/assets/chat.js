@@ -145,6 +145,8 @@ const chat = (element, props, trigger, watch) => {
     if (form?.stores.length) complain(document.getElementById("chat-line"), null);
     divide(chosen());
     document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || own));
+    // The examples of texts are of the other documents.
+    document.querySelector(".kl-chips")?.classList.toggle("kl-gone", Boolean(own && form.stores.length === 1));
     start.replaceChildren(...(turns.length ? [] : [
       h("p", {}, "Ask about the documents. The answer is a sentence of theirs, with its place."),
       ...(own ? [] : questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))),
