@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Asked, ask_steps, question_of
 from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, friendly
 from knn_logits_app.visitors import YOUR_TEXT
-from knn_logits_app.your_text import SUFFIXES, build_steps, documents_of
+from knn_logits_app.your_text import SUFFIXES, build_steps, read_files
 
 # What a build does, in the words of a visitor.
 _PHASES = {
-    "tokens": "reading word pieces",
-    "keys": "memorizing word pieces",
-    "sentences": "memorizing sentences",
-    "centroids": "building the index",
+    "tokens": "Reading word pieces",
+    "keys": "Memorizing word pieces",
+    "sentences": "Memorizing sentences",
+    "centroids": "Building the index",
+    "index": "Building the index",
 }
 
 
@@ -51,12 +52,14 @@ def build(server: Server, controls: Controls) -> Any:
 
     def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any]]:
         paths = [str(path) for path in files or []]
+        build = {"build": page_parts.arrived(request)}
         try:
             for frame in attached(server, paths, request):
                 chosen = choices(server, frame["now"]) if "now" in frame else gr.skip()
-                yield views.json_text(frame), chosen
+                yield views.json_text({**build, **frame}), chosen
         except Exception as error:
-            yield views.json_text({"attached": friendly(error), "done": True}), gr.skip()
+            frame = {**build, "attached": friendly(error), "done": True}
+            yield views.json_text(frame), gr.skip()
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
@@ -141,28 +144,29 @@ def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Itera
     deadline = session.limits.deadline()
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
-        documents, skipped = documents_of(session, paths, deadline)
+        own = visitors.by_session[visitor]
+        before, old = own.files, own.store
+        documents, files, unread = read_files(session, paths, deadline, before)
         room = visitors.new_folder(visitor)
-        with closing(build_steps(session, documents, room, deadline)) as steps:  # type: ignore[type-var]
+        with closing(build_steps(session, documents, room, deadline, old)) as steps:  # type: ignore[type-var]
             for step in steps:
                 if isinstance(step, Datastore):
-                    visitors.keep(visitor, step)
-                    yield {"now": _names(paths), "attached": _sizes(step, skipped), "done": True}
+                    visitors.keep(visitor, step, files)
+                    names, news = ", ".join(files), _news(step, files, before)
+                    yield {"now": names, "attached": news, "unread": unread, "done": True}
                 else:
                     phase, done, total = step
                     of = f" of {total:,}" if total else ""
-                    yield {"attached": f"{_PHASES.get(phase, phase)}: {done:,}{of}", "done": False}
+                    named = _PHASES.get(phase.split()[0], phase)
+                    yield {"attached": f"{named}: {done:,}{of}", "done": False}
 
 
-def _names(paths: Sequence[str]) -> str:
-    first, *others = [Path(path).name for path in paths]
-    return f"{first} and {len(others)} more" if others else first
-
-
-def _sizes(store: Datastore, skipped: int) -> str:
-    counts = {"document": store.manifest.documents, "word piece": store.manifest.entries}
-    line = ", ".join(f"{count:,} {of}{'s' * (count != 1)}" for of, count in counts.items())
-    return f"{line}, {skipped} parts could not be read" if skipped else line
+def _news(store: Datastore, files: Mapping[str, int], before: Mapping[str, int]) -> str:
+    """Says which files are new beside those before, and how many documents there are now."""
+    number = store.manifest.documents - len(store.manifest.removed)
+    changed = [name for name, size in files.items() if before and size != before.get(name)]
+    news = [f"{name} {'replaced' if name in before else 'added'}" for name in changed]
+    return ", ".join([*news, f"{number:,} document{'s' * (number != 1)}"])
 
 
 def choices(server: Server, names: str) -> Any:

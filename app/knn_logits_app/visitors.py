@@ -60,6 +60,7 @@ class Visitor:
     """One open page. `used` is when it was last open or sent a request, in seconds."""
 
     store: Datastore | None = None  # of the visitor's own text
+    files: dict[str, int] = field(default_factory=dict)  # the bytes of text of each in the store
     folder: Path | None = None
     # The kind of each, and when its request arrived.
     running: dict[Deadline, tuple[str, float]] = field(default_factory=dict)
@@ -153,11 +154,11 @@ class Visitors:
                 visitor.folder = Path(tempfile.mkdtemp(dir=private_folder()))
             return Path(tempfile.mkdtemp(dir=visitor.folder))
 
-    def keep(self, session: str, store: Datastore) -> None:
-        """Gives a datastore to a visitor. It replaces an earlier one."""
+    def keep(self, session: str, store: Datastore, files: dict[str, int]) -> None:
+        """Gives a datastore of some files to a visitor. It replaces an earlier one."""
         visitor = self._visitor(session)
         with self._lock:
-            old, visitor.store = visitor.store, store
+            old, visitor.store, visitor.files = visitor.store, store, files
         if old is not None:
             shutil.rmtree(old.folder.parent, ignore_errors=True)
 

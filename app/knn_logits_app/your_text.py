@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from knn_logits import Datastore, Document, IndexConfig, KNNConfig, build_datastore, read_corpus
+from knn_logits import (
+    Datastore,
+    Document,
+    IndexConfig,
+    KNNConfig,
+    build_datastore,
+    read_corpus,
+    sync_documents,
+)
 from knn_logits.errors import CorpusError, LimitError
 from knn_logits.hosting import Deadline
 from knn_logits_app.requests import RequestError, is_web
@@ -22,54 +31,60 @@ SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".epub", ".html", ".rst", ".json", ".csv",
     ".tex", ".py", ".ipynb", ".eml",
 )  # fmt: skip
+# What a reason says of an exception of Python.
+_EXCEPTION = re.compile(r" \(\w+: .*\)")
 # Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 
 
-def documents_of(
-    session: Session, files: Sequence[str], deadline: Deadline
-) -> tuple[list[Document], int]:
-    """Reads the files that a visitor attached, and counts what was skipped."""
-    limits = session.limits
-    if len(files) > MOST_FILES:
-        raise LimitError(
-            f"{len(files)} files were uploaded, but only {MOST_FILES} are allowed: remove some"
-        )
+def read_files(
+    session: Session, paths: Sequence[str], deadline: Deadline, before: Mapping[str, int]
+) -> tuple[list[Document], dict[str, int], list[str]]:
+    """Reads the files that a visitor attached, within limits that hold for those `before` too.
+
+    Returns:
+        The documents, the bytes of text of each file, earlier ones too, and what cannot be read.
+    """
+    documents, files, unread = list[Document](), {**before}, list[str]()
+    most = session.limits.text_bytes
+    number = len(before.keys() - {Path(path).name for path in paths}) + len(paths)
+    if number > MOST_FILES:
+        raise LimitError(f"that would be {number} files, but only {MOST_FILES} are allowed")
     # gradio stores files with the same content once, and the first build that reads one deletes it.
-    if not files or not all(Path(file).is_file() for file in files):
+    if not paths or not all(Path(path).is_file() for path in paths):
         raise RequestError("A file is no longer on the server: attach it again.")
-    limits.check(text_bytes=sum(Path(file).stat().st_size for file in files))
-    documents: list[Document] = []
-    skipped: list[str] = []
-    size = 0
-    for file in files:
-        for document in _read(file, skipped, deadline):
+    session.limits.check(text_bytes=sum(Path(path).stat().st_size for path in paths))
+    for path in paths:
+        name = Path(path).name
+        for document in _read(path, unread, deadline):
             # A file may hold far more text than it has bytes.
-            size += len(f"{document.text}{document.source or ''}".encode())
-            limits.check(text_bytes=size)
+            size = len(f"{document.text}{document.source or ''}".encode())
+            files[name] = files.get(name, 0) + size
+            if sum(files.values()) > most:
+                raise LimitError(
+                    f"your documents would have more than {most:,} bytes of text together: "
+                    "attach less, or reload the page to begin anew"
+                )
             documents.append(document)
     if not documents:
-        raise RequestError("There is no text in these files: attach others.")
-    return documents, len(skipped)
+        raise RequestError(f"Could not read {', '.join(unread)}.")
+    return documents, files, unread
 
 
-def _read(file: str, skipped: list[str], deadline: Deadline) -> Iterator[Document]:
-    name = Path(file).name
-    with Path(file).open("rb") as opened:
+def _read(path: str, unread: list[str], deadline: Deadline) -> Iterator[Document]:
+    """Yields the documents of a file, and notes what cannot be read."""
+    name, reasons = Path(path).name, list[str]()
+    with Path(path).open("rb") as opened:
         packed = opened.read(8).startswith(_PACKED) and not name.lower().endswith(_ARCHIVES)
     if packed or not name.lower().endswith(SUFFIXES):
-        raise RequestError(
-            f"{name} cannot be read: attach text, JSON lines or documents "
-            f"({', '.join(SUFFIXES[:7])}), not packed."
-        )
-    reasons: list[str] = []
-
-    def on_skip(_: str, reason: str) -> None:
-        reasons.append(reason)
-        skipped.append(name)
-
+        unread.append(f"{name} (no text and no document: {', '.join(SUFFIXES[:7])}, not packed)")
+        return
     try:
-        for document in read_corpus([file], on_skip=on_skip, on_bytes=lambda _: deadline.check()):
+        for document in read_corpus(
+            [path],
+            on_skip=lambda _, reason: reasons.append(reason),
+            on_bytes=lambda _: deadline.check(),
+        ):
             # No other uri is an address for a visitor, and lines are no places to name.
             document = replace(document, uri=document.uri if is_web(document.uri) else None)
             if not document.title:
@@ -79,39 +94,55 @@ def _read(file: str, skipped: list[str], deadline: Deadline) -> Iterator[Documen
                 ]
                 document = replace(document, title=document.id, blocks=blocks, metadata={})
             yield document
-    except CorpusError as error:
+        if reasons:
+            unread.append(f"{len(reasons)} parts of {name}")
+    except CorpusError:
         reason = reasons[0] if reasons else 'it must be JSON lines with a "text" in each'
         if "--" in reason:  # the command line has such options, and the page has none
             reason = reason.partition(";")[0]
-        raise RequestError(f"{name} cannot be read: {reason}.") from error
+        unread.append(f"{name} ({re.sub(_EXCEPTION, '', reason)})")
+
+
+def _file_of(id: str) -> str:
+    """The file of a document, whose id may have the number of a line."""
+    return re.sub(r"([:#]\d+)+$", "", id)
 
 
 def build_steps(
-    session: Session, documents: Sequence[Document], room: Path, deadline: Deadline
+    session: Session,
+    documents: Sequence[Document],
+    room: Path,
+    deadline: Deadline,
+    old: Datastore | None = None,
 ) -> Iterator[tuple[str, int, int | None] | Datastore]:
     """Yields the progress of a build, and the datastore.
 
     Each step of the progress has a phase, what is done, and the whole, None if that is not known.
-    The datastore has the settings and the gate of the first one. The folder `room` is deleted if
-    the build fails.
+    The datastore has the settings and the gate of the first one, and the documents of the `old` one
+    as well, but those of files that come again. The folder `room` is deleted if the build fails.
     """
-    library, like = session.library, session.library.store.manifest
+    library, like, folder = session.library, session.library.store.manifest, room / YOUR_TEXT
+    files = {_file_of(document.id) for document in documents}
     done = False
 
     def run(emit: Callable[[Any], None]) -> None:
-        store = build_datastore(
-            library.model,
-            library.tokenizer,
-            documents,
-            room / YOUR_TEXT,
-            key=like.key.name,
-            index=IndexConfig("auto", metric=like.metric),
-            **KNNConfig.of(like.settings).stored_values(),
-            batch_tokens=1024,
-            source="a visitor's own text",
-            progress=deadline.watch(lambda *step: emit(step)),
-        )
-        emit(store.folder)
+        model, tokenizer = library.model, library.tokenizer
+        progress = deadline.watch(lambda *step: emit(step))
+        if old is None:
+            build_datastore(
+                model, tokenizer, documents, folder,
+                key=like.key.name, index=IndexConfig("auto", metric=like.metric),
+                **KNNConfig.of(like.settings).stored_values(),
+                batch_tokens=1024, source="a visitor's own text", progress=progress,
+            )  # fmt: skip
+        else:
+            shutil.copytree(old.folder, folder)  # which stays as it is until this one is whole
+            sync_documents(
+                model, tokenizer, folder, documents,
+                force=True, keep=lambda id: _file_of(id) not in files,
+                batch_tokens=1024, progress=progress,
+            )  # fmt: skip
+        emit(folder)
 
     try:
         for steps in emitted({"build": run}, deadline):

@@ -254,7 +254,8 @@ class Visit:
         dividers = self.page.locator("#chat .kl-divider")
         before = dividers.count()
         self.page.locator(ATTACH).set_input_files(files)
-        expect(dividers.nth(before).or_(self.page.locator("#chat .kl-error"))).to_be_visible()
+        ended = dividers.nth(before).or_(self.page.locator("#chat .kl-error"))
+        expect(ended.first).to_be_visible()
 
 
 class Windows:

@@ -21,14 +21,25 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     page = one.page
     one.tab("Chat")
     stop, build = page.locator("#chat-stop"), page.locator("#chat p.kl-looking")
-    dividers, mine = page.locator("#chat .kl-divider"), page.get_by_label("light.md and 1 more")
+    dividers, question = page.locator("#chat .kl-divider"), page.get_by_label("Your question")
+    mine = page.get_by_label("light.md, book.txt", exact=True)
+
+    def stop_a_build():
+        page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
+        expect(page.locator("#chat")).to_contain_text("Memorizing word pieces")
+        # A question waits in its box until the documents are in.
+        question.fill("What burns?")
+        page.keyboard.press("Enter")
+        expect(page.locator("#chat-line-wrong")).to_contain_text("documents are being read")
+        stop.click()
+        expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
+        expect(page.locator("#chat-line-wrong")).to_have_count(0)
+        expect(question).to_have_value("What burns?")
+        expect(stop).to_be_disabled()
+
     # A build is stopped at once.
     (tmp_path / "long.txt").write_text("The lamp burns rape oil every night. " * 10_000)
-    page.locator(ATTACH).set_input_files(tmp_path / "long.txt")
-    expect(page.locator("#chat")).to_contain_text("memorizing word pieces")
-    stop.click()
-    expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
-    expect(stop).to_be_disabled()
+    stop_a_build()
     expect(mine).to_have_count(0)
     # Sliders that were moved for another text do not hold for this one.
     one.tab("Generate")
@@ -36,18 +47,19 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     (tmp_path / "light.md").write_text("# Light\n\nThe lighthouse of Orrin Bay was painted blue.")
     (tmp_path / "book.txt").write_text("Its keeper, Mara Tolliver, wrote into a red book.")
     one.attach(tmp_path / "light.md", tmp_path / "book.txt")
-    expect(dividers).to_contain_text("Now asking: light.md and 1 more (2 documents, ")
+    expect(dividers).to_have_text("Now asking: light.md, book.txt (2 documents)")
     expect(mine).to_be_checked()
     expect(page.get_by_label("manual")).not_to_be_checked()
-    expect(page.get_by_label("Your question")).to_be_focused()
-    page.get_by_label("Your question").fill("Which colour has the lighthouse of Orrin Bay?")
+    expect(question).to_be_focused()
+    question.fill("Which colour has the lighthouse of Orrin Bay?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-reply")).to_contain_text("painted blue.")
     # Only the quoted sentence of the passage is marked.
     page.locator("#chat .kl-reply summary").first.click()
-    page.locator("#chat .kl-reply").get_by_role("button", name="Read the document").click()
-    drawer = page.get_by_role("dialog")
-    expect(drawer.locator("mark")).to_have_text("The lighthouse of Orrin Bay was painted blue.")
+    drawer, read = page.get_by_role("dialog"), page.get_by_role("button", name="Read the document")
+    painted = "The lighthouse of Orrin Bay was painted blue."
+    read.click()
+    expect(drawer.locator("mark")).to_have_text(painted)
     page.keyboard.press("Escape")
     one.tab("Generate")
     # The examples of texts are of other documents.
@@ -65,27 +77,42 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     assert page.locator("#answers .kl-again").count() == 0
     assert other.page.locator("#stores label").all_inner_texts() == ["manual", "chronicle"]
     one.tab("Chat")
-    # A file that is dropped is attached as well.
+    # What is stopped later takes nothing away.
+    stop_a_build()
+    expect(mine).to_be_checked()
+    # A file that is dropped is added as well.
     page.evaluate(DROP, ["seals.txt", "The keeper counts the seals on the first Sunday of May."])
-    expect(dividers.last).to_contain_text("Now asking: seals.txt")
-    expect(dividers.last).to_contain_text("in place of light.md and 1 more")
+    all_three = "light.md, book.txt, seals.txt"
+    expect(dividers.last).to_have_text(f"Now asking: {all_three} (seals.txt added, 3 documents)")
     expect(page.get_by_label("seals.txt")).to_be_checked()
     expect(mine).to_have_count(0)
     expect(build).to_have_text("")
+    # A new version takes the place of a file. What cannot be read keeps nothing out.
+    (tmp_path / "light.md").write_text("# Light\n\nThe lighthouse was torn down.")
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7\n")
+    page.locator(ATTACH).set_input_files([tmp_path / "broken.pdf", tmp_path / "light.md"])
+    expect(dividers.last).to_have_text(f"Now asking: {all_three} (light.md replaced, 3 documents)")
+    expect(page.locator("#chat .kl-error")).to_have_text(
+        "Could not read broken.pdf (damaged; save it again)."
+    )
+    # The answers from before still open the text that they quote.
+    read.click()
+    expect(drawer.locator("mark")).to_have_text(painted)
+    page.keyboard.press("Escape")
     # A question after a divider has a number of its own.
-    page.get_by_label("Your question").fill("When does the keeper count the seals?")
+    question.fill("When does the keeper count the seals?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-reply").last).to_contain_text("first Sunday of May.")
     # What is asked now is said before the next question, too.
     page.get_by_label("manual").check()
-    expect(dividers.last).to_have_text("Now asking: manual, seals.txt")
+    expect(dividers.last).to_have_text(f"Now asking: {all_three}, manual")
     expect(dividers).to_have_count(3)
     page.get_by_label("manual").uncheck()
     expect(dividers).to_have_count(2)
     # They stay in use in a new chat, which says so.
     page.get_by_role("button", name="New chat").click()
     expect(page.locator("#chat .kl-reply")).to_have_count(0)
-    expect(dividers).to_have_text(re.compile("^Now asking: seals.txt [^,]*, [^,]*$"))
+    expect(dividers).to_have_text(f"Now asking: {all_three} (light.md replaced, 3 documents)")
     expect(page.locator("#chat .kl-start")).to_have_text(re.compile("^Ask about the documents"))
     # A page that is loaded again has lost them, and the browser asks before.
     (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
@@ -109,19 +136,19 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     wrong = page.locator("#chat-line-wrong")
     for file, line in (
         (picture, "a.png is no text and no document: .txt, .md"),
-        (empty, "b.txt is empty."),
         (large, "The files have 0.5 MB, but the limit is 0.4 MB together."),
     ):
         page.locator(ATTACH).set_input_files(file)
         expect(wrong).to_contain_text(line)
     assert asked == []
     (tmp_path / "d.txt").write_text("The kiln is old.")
-    one.attach(tmp_path / "d.txt")
+    one.attach(tmp_path / "d.txt", empty)
     expect(wrong).to_have_count(0)
+    expect(page.locator("#chat .kl-error")).to_have_text("Could not read b.txt (empty).")
     # What only the server knows is a line as well.
     (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
     one.attach(tmp_path / "e.jsonl")
-    expect(page.locator("#chat .kl-error")).to_contain_text("e.jsonl cannot be read")
+    expect(page.locator("#chat .kl-error")).to_contain_text("Could not read e.jsonl (")
     page.get_by_label("Your question").fill("How old is the kiln?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-error")).to_have_count(0)

@@ -18,11 +18,12 @@ from knn_logits.errors import LimitError
 from knn_logits.hosting import Deadline
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import stored_gate
+from knn_logits_app.drawer import document
 from knn_logits_app.given_text import measured_html
 from knn_logits_app.page_parts import values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
-from knn_logits_app.your_text import build_steps, documents_of
+from knn_logits_app.your_text import build_steps, read_files
 
 TEXT = "The lighthouse of Orrin Bay was painted blue in 1931. Its keeper is Mara Tolliver."
 # A fact of the manual in words that it does not contain.
@@ -42,9 +43,10 @@ def build(session, visitors, visitor="one", text=TEXT, deadline=None):
 
 
 def steps_of(session, visitors, visitor, documents, deadline):
-    for step in build_steps(session, documents, visitors.new_folder(visitor), deadline):
+    room, old = visitors.new_folder(visitor), visitors.stores(visitor).get(YOUR_TEXT)
+    for step in build_steps(session, documents, room, deadline, old):
         if isinstance(step, Datastore):
-            visitors.keep(visitor, step)
+            visitors.keep(visitor, step, {})
         yield step
 
 
@@ -85,10 +87,32 @@ def test_a_text_is_built_with_progress_and_used_at_once(session, visitors):
     assert session.explain(TEXT, both, Deadline(60), own).trace[0].tokens
 
 
-def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, visitors):
-    first = build(session, visitors)[-1]
-    second = build(session, visitors, text=TEXT + " It has a red book.")[-1]
+def test_documents_are_added_and_those_of_the_same_file_replaced(session, visitors):
+    def grown(*documents):
+        *_, store = steps_of(session, visitors, "one", documents, Deadline(60))
+        return store
+
+    first = grown(Document(TEXT, "light.md"), Document("The cat is old.", "rows.csv:2"))
+    light = first.documents[0]
+    second = grown(Document("The kiln is new.", "kiln.md"), Document("The dog naps.", "rows.csv:1"))
+    assert [second.documents[number].id for number in (0, 2, 3)] == [
+        "light.md",
+        "kiln.md",
+        "rows.csv:1",
+    ]
+    assert second.manifest.removed == (1,)
+    assert second.folder != first.folder
     assert not first.folder.exists()
+    third = grown(Document(TEXT + " It has a red book.", "light.md"))
+    assert third.manifest.removed == (0, 1)
+    # What an earlier answer tells of the first version is still found where it was.
+    shown = document(third, session.library.tokenizer, "light.md", [(light.first, 3)])
+    assert "".join(text for text, *_ in shown["pieces"]) == TEXT
+    assert values_of(third) == values_of(first)
+
+
+def test_it_is_deleted_with_the_page(session, visitors):
+    second = build(session, visitors)[-1]
     assert second.folder.exists()
     assert (second.folder.parent.stat().st_mode & 0o077) == 0
     visitors.forget("one")
@@ -100,7 +124,9 @@ def test_it_is_deleted_with_the_page_and_when_another_takes_its_place(session, v
     assert not folder.exists()
 
 
-def test_a_cancelled_build_leaves_nothing(session, visitors):
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "added"])
+def test_a_cancelled_build_leaves_what_was_there(session, visitors, before):
+    own = {YOUR_TEXT: build(session, visitors)[-1]} if before else {}
     deadline = Deadline(60)
     documents = [Document(TEXT * 100, "long")]
     steps = steps_of(session, visitors, "one", documents, deadline)
@@ -108,20 +134,21 @@ def test_a_cancelled_build_leaves_nothing(session, visitors):
     deadline.cancel()
     with pytest.raises(LimitError, match="stopped"):
         list(steps)
-    assert visitors.stores("one") == {}
-    eventually(lambda: not list(visitors.by_session["one"].folder.iterdir()))
+    assert visitors.stores("one") == own
+    assert all(len(store.documents) == 1 and store.is_current for store in own.values())
+    eventually(lambda: len(list(visitors.by_session["one"].folder.iterdir())) == before)
 
 
 def test_a_file_is_held_to_the_text_that_it_gives(session, tmp_path):
     """Its few KB give far more text than a visitor may bring."""
     path = Path(docx(tmp_path / "notes.docx", paragraph("words " * 160_000)))
     assert path.stat().st_size < session.limits.text_bytes / 4
-    with pytest.raises(LimitError, match=r"the text has [0-9,]+ bytes; the limit is 400,000"):
-        documents_of(session, [str(path)], Deadline(60))
+    with pytest.raises(LimitError, match="more than 400,000 bytes of text together"):
+        read_files(session, [str(path)], Deadline(60), {})
     cancelled = Deadline(60)
     cancelled.cancel()
     with pytest.raises(LimitError, match="stopped"):
-        documents_of(session, [str(path)], cancelled)
+        read_files(session, [str(path)], cancelled, {})
 
 
 def test_stopping_reaches_the_visitors_own_work_only(visitors):
@@ -165,13 +192,17 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
         '{"text": "The crane is red.", "uri": "javascript:alert(1)"}\n'
     )
     (tmp_path / "none.txt").write_bytes(b"\xff\xfe\x00bad\x80")
-    with pytest.raises(RequestError, match="it is utf-16 text but for some bytes"):
-        documents_of(session, [str(tmp_path / "none.txt")], Deadline(60))
-    files = [str(tmp_path / name) for name in ("notes.md", "rows.jsonl")]
-    found, skipped = documents_of(session, files, Deadline(60))
+    (tmp_path / "page.pdf").write_bytes(b"%PDF-1.7\n")
+    names = ("notes.md", "none.txt", "page.pdf", "rows.jsonl")
+    files = [str(tmp_path / name) for name in names]
+    found, sizes, unread = read_files(session, files, Deadline(60), {"old.md": 7})
     assert [one.title for one in found] == ["notes.md", "Winch", "rows.jsonl:2"]
     assert [one.uri for one in found] == [None, "https://example.org/w", None]
-    assert skipped == 0
+    assert sizes == {"old.md": 7, "notes.md": 24, "rows.jsonl": 34}
+    # What cannot be read keeps nothing else out, and is said without Python's names.
+    text, page = unread
+    assert text.startswith("none.txt (damaged: it is utf-16 text but for some bytes")
+    assert page == "page.pdf (damaged; save it again)"
 
 
 @pytest.mark.parametrize(
@@ -189,17 +220,22 @@ def test_files_of_text_and_json_lines_are_read(session, tmp_path):
 def test_what_is_no_text_is_refused(session, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RequestError) as caught:
-        documents_of(session, [str(tmp_path / name)], Deadline(60))
+        read_files(session, [str(tmp_path / name)], Deadline(60), {})
+    assert friendly(caught.value).startswith(f"Could not read {name} (")
     assert str(tmp_path) not in friendly(caught.value)
 
 
 def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
     (tmp_path / "large.txt").write_text("word " * 100_000)
-    for files, line in (
-        (["large.txt"], "bytes"), (["large.txt"] * 30, "files"), (["gone.txt"], "attach it again"),
+    (tmp_path / "small.txt").write_text("word " * 100)
+    many = {f"{number}.txt": 1 for number in range(20)}
+    for files, before, line in (
+        (["large.txt"], {}, "the text has 500,000 bytes"), (["large.txt"] * 30, {}, "be 30 files"),
+        (["small.txt"], many, "be 21 files"), (["gone.txt"], {}, "attach it again"),
+        (["small.txt"], {"small.txt": 399_900}, "more than 400,000 bytes of text together"),
     ):  # fmt: skip
         with pytest.raises((LimitError, RequestError), match=line):
-            documents_of(session, [str(tmp_path / name) for name in files], Deadline(60))
+            read_files(session, [str(tmp_path / name) for name in files], Deadline(60), before)
 
 
 def test_a_text_is_measured(session):

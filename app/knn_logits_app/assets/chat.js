@@ -78,7 +78,8 @@ const chat = (element, props, trigger, watch) => {
   let waiting = 0; // requests that the server has not ended
   let next = []; // questions of a link that are asked after this one
   let building = false; // whether documents of the visitor are read
-  let mine = null; // the visitor's own documents: { name, line, gone: the name of those before }
+  let newest = 0; // when the newest request came to read some
+  let mine = null; // the visitor's own documents: { name, line }
   let held = false; // whether the visitor has scrolled since the last question
 
   const field = () => document.querySelector("#chat-question textarea");
@@ -103,8 +104,7 @@ const chat = (element, props, trigger, watch) => {
     if (log.lastElementChild?.matches(".kl-divider")) log.lastElementChild.remove();
     const before = log.lastElementChild?.dataset.of;
     if (!of || of === (before ?? (mine ? null : of))) return;
-    const line = of === mine?.name ? ` (${mine.line})${mine.gone ? `, in place of ${mine.gone}` : ""}` : "";
-    log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${of}`), line));
+    log.append(h("li", { class: "kl-divider", role: "note" }, h("b", {}, `Now asking: ${of}`), of === mine?.name ? ` (${mine.line})` : ""));
   };
   const draw = (turn) => {
     if (!places.has(turn)) {
@@ -160,9 +160,10 @@ const chat = (element, props, trigger, watch) => {
   const quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
 
   const ask = (question) => {
-    const none = question.trim() && !form.stores.length;
-    complain(document.getElementById("chat-line"), none && "Choose at least one of the documents.");
-    if (!question.trim() || none) {
+    const wrong = building ? "Your documents are being read: send this when they are in, or press Stop."
+      : form.stores.length ? null : "Choose at least one of the documents.";
+    complain(document.getElementById("chat-line"), question.trim() && wrong);
+    if (!question.trim() || wrong) {
       field().focus();
       return;
     }
@@ -202,17 +203,20 @@ const chat = (element, props, trigger, watch) => {
   };
 
   // Shows how far a build is, and a divider at its end.
-  const showBuild = ({ attached, now, done }) => {
+  const showBuild = ({ attached, now, unread = [], done }) => {
     building = !done;
     if (now) {
-      mine = { name: now, line: attached, gone: mine?.name };
+      // A file that was replaced is asked from here on, whatever it is called.
+      if (mine?.name === now) log.lastElementChild?.removeAttribute("data-of");
+      mine = { name: now, line: attached };
       keep();
-      begin();
       field().focus();
     }
-    build.className = done && !now ? "kl-notice kl-error" : "kl-looking";
-    build.replaceChildren(...(now ? [] : done ? [clean(attached)] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
-    told.textContent = clean(now ? `Now asking: ${now}` : done ? attached : "");
+    if (done) begin();
+    const line = clean(!now ? attached : unread.length ? `Could not read ${unread.join(", ")}.` : "");
+    build.className = done && line ? "kl-notice kl-error" : "kl-looking";
+    build.replaceChildren(...[done ? null : h("i", { "aria-hidden": "true" }), line].filter(Boolean));
+    told.textContent = done ? clean(now ? `Now asking: ${now}. ${line}` : line) : "";
     busy();
     follow();
   };
@@ -222,8 +226,10 @@ const chat = (element, props, trigger, watch) => {
   const show = () => {
     if (!props.value) return;
     const frame = JSON.parse(props.value);
-    if (frame.attached !== undefined) {
-      showBuild(frame);
+    if (frame.build !== undefined) {
+      // One that was stopped may end after the next one has begun.
+      if (frame.build >= newest) showBuild(frame);
+      newest = Math.max(newest, frame.build);
       return;
     }
     const turn = turns.find((one) => one.turn === frame.turn);
@@ -254,7 +260,6 @@ const chat = (element, props, trigger, watch) => {
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
       turns = [];
-      if (mine) mine.gone = null;
       quiet();
       keep();
       drawAll();
@@ -265,16 +270,12 @@ const chat = (element, props, trigger, watch) => {
   // A page that is loaded again has lost the visitor's documents, so the browser asks before.
   addEventListener("beforeunload", (event) => mine && event.preventDefault());
 
-  let lost = null;
-  try {
-    ({ turns, mine: lost } = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? '{ "turns": [] }'));
-  } catch {
-    turns = [];
-  }
+  const kept = JSON.parse(sessionStorage.getItem(KEPT_AS) ?? '{ "turns": [] }');
+  turns = kept.turns;
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
   drawAll();
   keep();
-  if (lost) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
+  if (kept.mine) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
   watch("value", show);
   views.push({ follow: begin });
 };

@@ -43,7 +43,7 @@ const drawer = (element, props, watch) => {
     if (!props.value || !made.open) return;
     const found = JSON.parse(props.value);
     if (found.message) {
-      made.replaceChildren(h("div", { class: "kl-head" }, closer()), h("p", { class: "kl-notice kl-error" }, found.message));
+      made.lastElementChild.replaceWith(h("p", { class: "kl-notice kl-error" }, found.message));
       return;
     }
     const marks = [];

@@ -78,8 +78,6 @@ const refusalOf = (files) => {
   if (files.length > server.files) return `These are ${files.length} files, but the limit is ${server.files}.`;
   const strange = files.find(({ name }) => !server.suffixes.some((one) => name.toLowerCase().endsWith(one)));
   if (strange) return `${strange.name} is no text and no document: ${server.suffixes.join(", ")} can be read.`;
-  const empty = files.find(({ size }) => !size);
-  if (empty) return `${empty.name} is empty.`;
   return all > server.bytes ? `The files have ${short(all / 1e6)} MB, but the limit is ${short(server.bytes / 1e6)} MB together.` : null;
 };
 // The browser's field behind the button "Attach". Files that are dropped are put into it.
