@@ -78,7 +78,7 @@ def _build(
         page_parts.stop_button(server, f"{name}-stop", name)
     output.render()
 
-    def on_click(request: gr.Request, *values: Any) -> Iterator[str]:
+    def on_click(request: gr.Request, *values: Any) -> Iterator[Any]:
         visitor, since = request.session_hash, page_parts.arrived(request)
         private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
         with server.visitors.running(visitor, deadline, name, since):
@@ -88,8 +88,8 @@ def _build(
                 shown = answer(values, text, lookup, deadline, private)
             except Exception as error:
                 shown = refusal(friendly(error))
-            if not deadline.cancelled:
-                yield shown
+            # Without any value gradio would clear what a newer request shows.
+            yield gr.skip() if deadline.cancelled else shown
 
     page_parts.run_at(
         button.click, server, name,

@@ -1,11 +1,13 @@
 """Journeys of Explain and Evaluate: a given text is compared with the documents, or measured."""
 
 import re
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from app.conftest import eventually, expect
+from app.conftest import PATIENCE, eventually, expect
 from app.writing import explain, words
 from knn_logits_app import given_text, session
 
@@ -69,26 +71,28 @@ def test_a_text_is_measured_and_the_page_says_what_is_loaded(one, library):
 
 @pytest.fixture
 def reading(monkeypatch):
-    """The endless texts that are read: each until its deadline ends that."""
-    texts = []
+    """The endless texts that are read: each until its deadline ends that, and it may leave."""
+    reading = SimpleNamespace(texts=[], leave=threading.Event())
+    reading.leave.set()
 
     def held(read):
         def run(model, tokenizer, memory, text, *, progress, **how):
             if ENDLESS in text:
-                texts.append(text)
+                reading.texts.append(text)
                 try:
                     while True:
                         progress("held", 0, None)
                         time.sleep(0.01)
                 finally:
-                    texts.remove(text)
+                    reading.leave.wait(PATIENCE)
+                    reading.texts.remove(text)
             return read(model, tokenizer, memory, text, progress=progress, **how)
 
         return run
 
     monkeypatch.setattr(given_text, "evaluate", held(given_text.evaluate))
     monkeypatch.setattr(session, "explain", held(session.explain))
-    return texts
+    return reading
 
 
 @pytest.mark.parametrize(("name", "place"), [("Explain", "#explained"), ("Evaluate", "#evaluated")])
@@ -104,7 +108,7 @@ def test_a_text_frees_its_place_when_it_is_stopped_replaced_or_left(one, reading
     def begin():
         give(ENDLESS)
         expect(stop).to_be_enabled()
-        eventually(lambda: reading)
+        eventually(lambda: reading.texts)
 
     one.tab(name)
     expect(stop).to_be_disabled()
@@ -112,12 +116,16 @@ def test_a_text_frees_its_place_when_it_is_stopped_replaced_or_left(one, reading
     expect(page.locator(place)).to_contain_text("processing")
     stop.click()
     expect(stop).to_be_disabled()
-    eventually(lambda: not reading)
+    eventually(lambda: not reading.texts)
     begin()
+    # What was replaced may end later, and changes nothing then.
+    reading.leave.clear()
     give(BISHOP)
     expect(line).to_be_visible()
+    reading.leave.set()
     expect(stop).to_be_disabled()
-    assert not reading
+    expect(line).to_be_visible()
+    assert not reading.texts
     begin()
     one.open()
-    eventually(lambda: not reading)
+    eventually(lambda: not reading.texts)
