@@ -50,16 +50,19 @@ def build(server: Server, controls: Controls) -> Any:
         except Exception as error:
             yield views.json_text({**turn, "done": True, "message": friendly(error)})
 
-    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any]]:
+    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any, Any]]:
         paths = [str(path) for path in files or []]
         build = {"build": page_parts.arrived(request)}
         try:
             for frame in attached(server, paths, request):
-                chosen = choices(server, frame["now"]) if "now" in frame else gr.skip()
-                yield views.json_text({**build, **frame}), chosen
+                chosen, strength = gr.skip(), gr.skip()
+                if "now" in frame:
+                    # A strength that was set for other documents does not hold for these.
+                    chosen, strength = choices(server, frame["now"]), page_parts.OWN_SETTINGS
+                yield views.json_text({**build, **frame}), chosen, strength
         except Exception as error:
             frame = {**build, "attached": friendly(error), "done": True}
-            yield views.json_text(frame), gr.skip()
+            yield views.json_text(frame), gr.skip(), gr.skip()
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
@@ -72,11 +75,9 @@ def build(server: Server, controls: Controls) -> Any:
         **page_parts.MODEL,
     )
     page_parts.at_end(asking, "knnLogits.asked();")
-    places = [output, controls.stores]
+    places = [output, controls.stores, controls.strength]
     validator = page_parts.stopping_first(server, "build")
-    built = attach.upload(on_attach, [attach], places, validator=validator, **page_parts.MODEL)
-    # A strength that was set for other documents does not hold for these.
-    built.then(outputs=[controls.strength], js="() => 'own'", **page_parts.INSTANT)
+    attach.upload(on_attach, [attach], places, validator=validator, **page_parts.MODEL)
     return [output, *example]
 
 
