@@ -99,8 +99,8 @@ def _controls(server: Server) -> Controls:
     with gr.Column(elem_id="fixed"):
         settings = {name: setting_control(SETTINGS[name], values[name]) for name in SETTINGS}
     gr.HTML(
-        f'<p class="kl-side">Model: <b>{text(library.name)}</b>. It was not trained on the '
-        "documents.</p>"
+        f'<p class="kl-side">Model: <b>{text(library.name)}</b>. Its weights are '
+        "unchanged: it searches the documents while it writes.</p>"
         f"<details class='kl-side'><summary title='About the memory'>?</summary>{_ABOUT}"
         f"{''.join(map(_line, library.stores.items()))}</details>",
         apply_default_css=False,
