@@ -111,7 +111,11 @@ class Encoder:
 
     @torch.no_grad()
     def late_interaction(
-        self, texts: Sequence[str], question: str, before: Sequence[tuple[int, int]] | None = None
+        self,
+        texts: Sequence[str],
+        question: str,
+        before: Sequence[tuple[int, int]] | None = None,
+        start: int = 0,
     ) -> tuple[Array, Array]:
         """Compares texts with a question token by token: 0 like unrelated sentences, 1 at most.
 
@@ -121,9 +125,11 @@ class Encoder:
         their mean. Returns the soft minima and the means, float32 [texts] each.
 
         `before` names the characters of each text that only say what the rest is about, from the
-        first to the one after the last: cosines with their tokens are lowered.
+        first to the one after the last: cosines with their tokens are lowered. The question's
+        tokens before the character `start` only give meaning to those after it.
         """
-        asked, counted, _ = self._states([question], "query", special=False)
+        asked, counted, asked_ends = self._states([question], "query", special=False)
+        counted &= asked_ends > start
         found: Array = np.zeros((2, len(texts)), np.float32)
         for rows in _batches(texts, _COMPARED_AT_ONCE):
             states, mask, ends = self._states([texts[row] for row in rows], "document")
