@@ -102,25 +102,18 @@ class Asking:
         return replace(_joined(parts), question=question)
 
     def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> list[Found]:
-        """Finds the sentences that fit a question: of its readings the first that is answered."""
+        """Finds the sentences that fit a question, by the reading of it that they fit best."""
         # "Why?" again is about the question before it.
         asked = [turn for turn in history if self._ranking.content_words(turn["content"])]
-        readings = readings_of(question, before, asked)
-        own = self._ranking.content_words(question)
+        rows = [
+            self._ranking.rank(query, _FOUND_SENTENCES, self._hidden, after)
+            for query, after in readings_of(question, before, asked)
+        ]
+        best = max(rows, key=self._ranking.margin)
+        if self._ranking.answers(best):
+            return best
         # Without a word of its own a question is about what was said before.
-        if len(readings) > 1 and len(own) < 2:
-            readings = readings[1:]
-        rows: list[list[Found]] = []
-        for query in readings:
-            found = self._ranking.rank(query, _FOUND_SENTENCES, self._hidden)
-            rows.append(found)
-            last = history[-1]["content"] if history and query != question else ""
-            repeated = [row.quote for row in found[:1] if row.sentence.text in last]
-            # The answer to the last question answers this one only if it has all of its words.
-            fits = all({*own} <= {*self._ranking.content_words(quote)} for quote in repeated)
-            if fits and self._ranking.answers(found):
-                return found
-        return rows[0]
+        return rows[0] if self._ranking.content_words(question) else rows[-1]
 
     def _answered(
         self,

@@ -64,11 +64,14 @@ def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]
     return asked or [(" ".join(before) or message.strip(), "")]
 
 
-def readings_of(question: str, before: str, history: Sequence[Message]) -> list[str]:
-    """Readings of a question: alone, after the sentences before it, or after the last question."""
+def readings_of(question: str, before: str, history: Sequence[Message]) -> list[tuple[str, str]]:
+    """Readings of a question, each with the question before it that only gives it meaning.
+
+    It is read alone, after the sentences before it, and after the last question.
+    """
     asked = [message["content"] for message in history if message["role"] == "user"]
-    contexts = [before, *asked[-1:]]
-    return [question, *(f"{context} {question}" for context in contexts if context.strip())]
+    said = [(f"{before} {question}", "")] if before else []
+    return [(question, ""), *said, *((question, last) for last in asked[-1:])]
 
 
 def reading_of(passage: Passage) -> str:

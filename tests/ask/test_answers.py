@@ -112,6 +112,18 @@ def test_a_follow_up_question_is_asked_with_the_one_before(asking):
     assert not asking().answer("Who invented Java?", history).answered
 
 
+def test_a_follow_up_question_is_answered_by_what_it_names(asking, build, tmp_path):
+    texts = ["A seat on deck costs nine crowns.", "Breakfast costs two crowns.", "Cats are banned."]
+    asked = asking(build(texts, tmp_path / "s"))
+    history = [
+        {"role": "user", "content": "What does a seat on deck cost?"},
+        {"role": "assistant", "content": texts[0]},
+    ]
+    assert asked.answer("And breakfast?", history).text == texts[1]
+    assert not asked.answer("And a massage?", history).answered
+    assert asked.answer("Are cats banned?", history).text == texts[2]
+
+
 def test_why_alone_shows_the_section_of_the_last_answer(
     asking, build, handbook, tmp_path, monkeypatch
 ):
