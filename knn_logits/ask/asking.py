@@ -37,8 +37,7 @@ from knn_logits.settings.config import AskConfig
 
 logger = logging.getLogger(__name__)
 
-# Number of sentences that are found for a question. Where none answers: the maximum number of
-# passages that are shown, and their minimum similarity.
+# Sentences that are found; passages that are shown where none answers, and their similarity.
 _FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.2
 
 
@@ -105,15 +104,12 @@ class Asking:
         """Finds the sentences that fit a question, by the reading of it that they fit best."""
         # "Why?" again is about the question before it.
         asked = [turn for turn in history if self._ranking.content_words(turn["content"])]
-        rows = [
-            self._ranking.rank(query, _FOUND_SENTENCES, self._hidden, after)
-            for query, after in readings_of(question, before, asked)
-        ]
+        readings, rank = readings_of(question, before, asked), self._ranking.rank
+        rows = [rank(query, _FOUND_SENTENCES, self._hidden, after) for query, after in readings]
         best = max(rows, key=self._ranking.margin)
-        if self._ranking.answers(best):
-            return best
         # Without a word of its own a question is about what was said before.
-        return rows[0] if self._ranking.content_words(question) else rows[-1]
+        own = self._ranking.content_words(question)
+        return best if self._ranking.margin(best) >= 0 else rows[0 if own else -1]
 
     def _answered(
         self,
@@ -125,7 +121,7 @@ class Asking:
         # A question without a word of its own, such as "Why?", is about the last reply.
         alone = bool(history) and not self._ranking.content_words(question)
         again = alone and bool(found) and found[0].sentence.text in history[-1]["content"]
-        answers = again or self._ranking.answers(found)
+        answers = again or self._ranking.margin(found) >= 0
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)
         words = self.config.words

@@ -65,12 +65,9 @@ def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]
 
 
 def readings_of(question: str, before: str, history: Sequence[Message]) -> list[tuple[str, str]]:
-    """Readings of a question, each with the question before it that only gives it meaning.
-
-    It is read alone, after the sentences before it, and after the last question.
-    """
+    """A question alone, with the sentences before it, and beside the last for its meaning."""
     asked = [message["content"] for message in history if message["role"] == "user"]
-    said = [(f"{before} {question}", "")] if before else []
+    said = [(f"{before} {question}", "")] * bool(before)
     return [(question, ""), *said, *((question, last) for last in asked[-1:])]
 
 

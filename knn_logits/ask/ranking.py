@@ -36,7 +36,7 @@ _REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
 # Chosen on XQuAD, with and without the paragraph that answers, and on CLAP NQ: 83% or more of the
 # questions that have an answer there pass, and 60% of XQuAD's by shared words.
 _GAP_WEIGHT, _MIN_CLOSENESS, _MIN_SHARED = 2.25, 0.763, 0.69
-# How close a sentence is at least to a question that goes on from another one, without the latter.
+# How close a sentence without all words of a question after another one has to be to it alone.
 _MIN_ALONE = 0.2
 _STALE = "sentences end elsewhere than when they were encoded: build the datastore again"
 
@@ -47,7 +47,6 @@ class Closeness(NamedTuple):
     lowest: float  # the soft minimum, of the sentence alone or after the one before it
     mean: float  # of the sentence alone
     needs_before: bool = False  # whether the sentence before it says what it is about
-    near_alone: bool = True  # whether it is close also without the question before this one
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,6 @@ class Found:
         closeness: None without an encoder, and beyond the best.
         shared: The share of the question's words that it has, by idf, in [0, 1].
         quote: The sentence, with those around it that are quoted too.
-        fits: Whether it has what the question names itself, or is close to it alone.
     """
 
     passage: Passage
@@ -70,7 +68,6 @@ class Found:
     closeness: Closeness | None
     shared: float
     quote: str
-    fits: bool
 
 
 class Ranking:
@@ -113,10 +110,7 @@ class Ranking:
     def rank(
         self, question: str, number: int, hidden: Collection[int] = (), after: str = ""
     ) -> list[Found]:
-        """Finds the sentences that fit a question best, the best first, but for hidden rows.
-
-        Text before the question only gives meaning: a sentence needs the words of the question.
-        """
+        """Finds the sentences that fit a question `after` another best, but for hidden rows."""
         asked, whole = self.content_words(question), f"{after} {question}".lstrip()
         words = [word for word in self.content_words(whole) if self._counts[word]]
         score: Array = np.zeros(len(self.rows), np.float32)
@@ -133,9 +127,8 @@ class Ranking:
         score[~shown] = -np.inf
         best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))]
         near = best[:_RERANKED].tolist()
-        compared = {}
-        if similarities is not None:
-            compared = self._compared(whole, len(whole) - len(question), near, asked, score)
+        start = len(whole) - len(question)
+        compared = self._compared(whole, start, near, asked, score) if self._vectors else {}
         best[: len(near)] = sorted(near, key=lambda row: -score[row])
         found = []
         for row in best.tolist():
@@ -148,10 +141,8 @@ class Ranking:
                 quote = passage.joined(sentence.before, quote)
             if row + 1 in alike and self.rows[row + 1][1].before == sentence.text:
                 quote = passage.joined(quote, self.rows[row + 1][1].text)
-            near_alone = closeness is not None and closeness.near_alone
-            fits = not (after and asked) or shared > 1 - 1e-6 or near_alone
-            found.append(Found(passage, sentence, similarity, closeness, shared, quote, fits))
-        return [row for row in found if row.fits] + [row for row in found if not row.fits]
+            found.append(Found(passage, sentence, similarity, closeness, shared, quote))
+        return found
 
     def _shared(self, words: Collection[str], asked: Collection[str]) -> float:
         """The share of a question's words that are among others, by idf."""
@@ -161,10 +152,7 @@ class Ranking:
     def _compared(
         self, question: str, start: int, rows: Sequence[int], asked: Sequence[str], score: Array
     ) -> dict[int, Closeness]:
-        """Compares sentences with a question token by token, which adds to their scores.
-
-        The question's tokens before the character `start` do not count.
-        """
+        """Compares sentences with a question's tokens from `start`, and adds to their scores."""
         if self._encoder is None or not rows:
             return {}
         read = {row: self.rows[row] for row in rows}
@@ -185,23 +173,20 @@ class Ranking:
                 if gained > 0:
                     score[row] += _TOKENS_WEIGHT * gained
                     found[row] = Closeness(low, found[row].mean, gained > _NEEDS_BEFORE)
-        if start:
+        if start and asked:
             lowest, _ = self._encoder.late_interaction(texts, question[start:])
             for row, low in zip(rows, lowest.tolist(), strict=True):
-                found[row] = found[row]._replace(near_alone=low >= _MIN_ALONE)
+                if low < _MIN_ALONE and not self._words[row].issuperset(asked):
+                    score[row] -= _TOKENS_WEIGHT
+                    found[row] = found[row]._replace(lowest=-math.inf)
         return found
-
-    @staticmethod
-    def answers(found: Sequence[Found]) -> bool:
-        """Whether the first of the sentences that were found for a question answers it."""
-        return Ranking.margin(found) >= 0
 
     @staticmethod
     def margin(found: Sequence[Found]) -> float:
         """By how much the first of the sentences that were found exceeds what an answer needs.
 
         It has to have each of the question's tokens, and the closest to stand out from the next
-        five. Without an encoder shared words are compared.
+        five. Without an encoder shared words are compared. Below 0 it is no answer.
         """
         close = [row.closeness for row in found if row.closeness is not None]
         if close:
@@ -211,7 +196,7 @@ class Ranking:
             lowest, least = values[0], _MIN_SHARED
         largest, *others = sorted(values, reverse=True)[:6]
         gap = largest - sum(others or [largest]) / max(1, len(others))
-        return lowest + _GAP_WEIGHT * gap - least if found and found[0].fits else -1.0
+        return lowest + _GAP_WEIGHT * gap - least
 
     def _similarities(self, question: str) -> Array | None:
         """The similarity of each passage and sentence, or None without vectors."""

@@ -307,6 +307,13 @@ def test_a_real_encoder_answers_by_meaning(
         answer = asking.answer(question)
         assert answer.text == NO_ANSWER
         assert not any(row.read for row in answer.passages)
+    # The last question gives a follow-up its meaning, and does not answer in its place.
+    question = "What is the cost of the HK-30?"
+    history = [("user", question), ("assistant", asking.answer(question).text)]
+    history = [{"role": role, "content": content} for role, content in history]
+    assert "green" in asking.answer("And which color is it?", history).text
+    for follow_up in ("And a massage?", "And the helicopter?", "And a violin?"):
+        assert not asking.answer(follow_up, history).answered
     for thanks in ("Thank you so much!", "Thanks!"):
         assert asking.answer(thanks).text == "You are welcome."
     assert asking.answer("Hello").passages == []

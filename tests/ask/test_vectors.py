@@ -146,6 +146,22 @@ def test_images_and_addresses_are_no_part_of_the_texts_that_are_compared(
     assert passage.sentences[0].text == "A [crane](#what) lifts, says `list[0](x)` <b>."
 
 
+def test_what_is_near_to_the_last_question_alone_is_no_answer(
+    encoded, tokenizer, tiny_encoder, monkeypatch
+):
+    def near_to_cranes(self, texts, question, before=None, start=0):
+        nearest = 0.9 if "crane" in question else 0.1
+        return np.array([[nearest, *[0.0] * (len(texts) - 1)]] * 2)
+
+    monkeypatch.setattr(Encoder, "late_interaction", near_to_cranes)
+    ranking, last = (
+        Ranking(tokenizer, [encoded], Encoder(tiny_encoder)),
+        "Which crane lifts crates?",
+    )
+    assert ranking.margin(ranking.rank(last, 5)) >= 0
+    assert ranking.margin(ranking.rank("And a massage?", 5, after=last)) < 0
+
+
 def test_vectors_of_other_sentences_are_not_used_and_it_says_so(
     encoded, tokenizer, tiny_encoder, monkeypatch, caplog
 ):
