@@ -55,7 +55,7 @@ def near():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Asking, "find", with_the_word)
-        patch.setattr(Ranking, "answers", lambda *_: True)
+        patch.setattr(Ranking, "margin", staticmethod(lambda found: 1.0))
         yield
 
 

@@ -140,7 +140,7 @@ def test_why_alone_shows_the_section_of_the_last_answer(
     repeated = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": section.text}]
     assert asked.answer("Why?", history + repeated).text == section.text
     # An encoder finds "Why?" nowhere near the sentence.
-    monkeypatch.setattr(Ranking, "answers", staticmethod(lambda found: False))
+    monkeypatch.setattr(Ranking, "margin", staticmethod(lambda found: -1.0))
     assert asked.answer("Why?", history).text == section.text
     assert not asked.answer(question, history).answered
 
