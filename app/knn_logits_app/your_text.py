@@ -104,8 +104,8 @@ def _read(path: str, unread: list[str], deadline: Deadline) -> Iterator[Document
 
 
 def _file_of(id: str) -> str:
-    """The file of a document, whose id may have the number of a line."""
-    return re.sub(r"([:#]\d+)+$", "", id)
+    """The file of a document, whose id may have the number of a line after the file's suffix."""
+    return id.rstrip("0123456789:#")
 
 
 def build_steps(
