@@ -15,7 +15,6 @@ from knn_logits import (
     Memory,
     WindowConfig,
     explain,
-    remove_documents,
 )
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.search.combined import open_retriever, open_stores
@@ -59,7 +58,9 @@ def test_by_distance_they_are_one_datastore(tmp_path, metric, k):
 
 def test_a_datastore_that_finds_nothing_leaves_the_vote_to_the_others(tmp_path):
     parts, _ = three(tmp_path)
-    empty = remove_documents(parts[0], ["0", "1", "2", "3"])
+    gone = {"removed": tuple(range(len(parts[0].documents)))}
+    parts[0].manifest.model_copy(update=gone).write(parts[0].folder)
+    empty = Datastore(parts[0].folder)
     found = open_retriever([empty, parts[1]], KNNConfig(k=4)).search(asked())
     assert (found.ids >= 32).all()
 
