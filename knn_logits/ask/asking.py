@@ -284,16 +284,16 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     if len(parts) == 1:
         return parts[0]
     answered = [part for part in parts if part.answered] or parts
+    quotes = [f"“{part.text}”" if part.quoted else part.text for part in parts]
     texts = [
-        part.text if part.answered or part.alone else f"{part.question} {part.text}"
-        for part in parts
+        text if part.answered or part.alone else f"{part.question} {text}"
+        for part, text in zip(parts, quotes, strict=True)
     ]
-    passages = [row for part in answered for row in part.passages]
     return Answer(
         question="",
         text="\n\n".join(texts),
         answered=any(part.answered for part in parts),
         quoted=any(part.quoted for part in parts),
         alone=all(part.alone for part in parts),
-        passages=passages,
+        passages=[row for part in answered for row in part.passages],
     )

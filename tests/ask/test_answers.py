@@ -148,11 +148,11 @@ def test_why_alone_shows_the_section_of_the_last_answer(
 def test_several_questions_are_answered_one_by_one(asking):
     answer = asking().answer(f"{QUESTION} What does error code E42 mean?")
     first, second = answer.text.split("\n\n")
-    assert first == TEXTS[2]
+    assert first == f"“{TEXTS[2]}”"
     assert "E42" in second
     assert {row.document for row in answer.passages} >= {"2"}
     mixed = asking().answer(f"{QUESTION} Where do photons sleep?").text
-    assert mixed == f"{TEXTS[2]}\n\nWhere do photons sleep? {NO_ANSWER}"
+    assert mixed == f"“{TEXTS[2]}”\n\nWhere do photons sleep? {NO_ANSWER}"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ const saidIn = (frame, read) => {
     return [space, source === null ? rendered(bare)
       : h("span", { class: "kl-says", title: "Read it in the document", onclick }, rendered(bare))];
   });
-  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, "“", words, "”");
+  // Of several questions each quotation has marks already, beside what is not answered.
+  const [begin, end] = /(^|\n\n)“/.test(frame.text) ? [] : ["“", "”"];
+  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, begin, words, end);
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 

@@ -47,6 +47,9 @@ def test_turns_are_sent_along_by_keys_and_survive_a_reload_until_a_new_chat(chat
     chat.page.get_by_role("button", name="Send").click()
     expect(chat.log.locator("> li")).to_have_count(1)
     expect(chat.log).to_have_attribute("aria-busy", "false")
+    # Of two questions only what is quoted has marks.
+    said = f"“{TEXTS[2]}” {MISSING} No passage answers this."
+    expect(chat.ask(f"{QUEEN} {MISSING}").locator(".kl-quoted")).to_have_text(said)
 
 
 def test_a_question_is_stopped_or_replaced_and_then_takes_no_turn(chat, held):
