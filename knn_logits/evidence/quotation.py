@@ -221,7 +221,8 @@ class Quotations:
         alike = [w for a, _, size in matcher.get_matching_blocks() for w in mine[a : a + size]]
         enough = min(len(_content(alike)), sum(map(_is_small, alike))) >= _FEWER
         mostly = enough and 2 * len(alike) > min(len(mine), len(theirs))
-        if _opens_otherwise(mine, theirs, codes):
+        # White space that both have is in no sentence.
+        if codes and _opens_otherwise(mine, theirs, codes):
             # The word after them stands on both sides, too. The text's first token is not traced.
             _, _, b, _, d = codes[0]
             one = int(mine[b].last == 1)

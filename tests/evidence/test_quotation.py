@@ -157,6 +157,12 @@ def test_other_words_at_the_beginning_of_a_sentence_are_found(
     assert ", ".join(f"{own}: {theirs}" for own, theirs, _ in said) == found
 
 
+def test_white_space_that_a_passage_has_too_is_no_sentence(build, objections, tmp_path):
+    gap = "\n \n \n \n \n \n \n"
+    store = build([f"The lamp burns.{gap}It is old.", *TEXTS], tmp_path / "s", **EVERY)
+    assert objections(f"My cat sleeps!{gap}She purrs.", store) == []
+
+
 LAMPS = "lights more than seven lamps in the harbour each evening."
 ALL_LAMPS = LAMPS.replace("seven", "all seven")
 
