@@ -204,15 +204,14 @@ def tune(
                 "datastore, or --allow-overlap (allow_overlap=True)"
             )
         logger.warning("%s, so the chosen settings will do worse on other text", held)
-    held_out = result.held_out
-    now = gate_perplexity or held_out.perplexity
-    if write and now > held_out.before:
-        raise CorpusError(
-            f"on the held-out half the perplexity is {now:.2f} with the choice and "
-            f"{held_out.before:.2f} with the stored settings, so the choice was not stored: give "
-            "more text"
-        )
     if write:
+        before, now = result.held_out.before, gate_perplexity or result.held_out.perplexity
+        if now > before:
+            raise CorpusError(
+                f"on the held-out half the perplexity is {now:.2f} with the choice and "
+                f"{before:.2f} with the stored settings, so the choice was not stored: give more "
+                "text"
+            )
         write_settings(memory.stores[0], result.chosen, fitted)
     return result
 
