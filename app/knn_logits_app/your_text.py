@@ -100,7 +100,7 @@ def _read(path: str, unread: list[str], deadline: Deadline) -> Iterator[Document
         reason = reasons[0] if reasons else 'it must be JSON lines with a "text" in each'
         if "--" in reason:  # the command line has such options, and the page has none
             reason = reason.partition(";")[0]
-        unread.append(f"{name} ({re.sub(_EXCEPTION, '', reason)})")
+        unread.append(f"{name} ({_EXCEPTION.sub('', reason)})")
 
 
 def _file_of(id: str) -> str:
