@@ -111,7 +111,7 @@ class Ranking:
         self, question: str, number: int, hidden: Collection[int] = (), after: str = ""
     ) -> list[Found]:
         """Finds the sentences that fit a question `after` another best, but for hidden rows."""
-        asked, whole = self.content_words(question), f"{after} {question}".lstrip()
+        asked, whole = self.content_words(question), f"{after} {question}" if after else question
         words = [word for word in self.content_words(whole) if self._counts[word]]
         score: Array = np.zeros(len(self.rows), np.float32)
         if words and self._index is not None:

@@ -129,6 +129,8 @@ class Encoder:
         tokens before the character `start` only give meaning to those after it.
         """
         asked, counted, asked_ends = self._states([question], "query", special=False)
+        if start and int(asked_ends.max()) < len(question.rstrip()):  # it is too long for the model
+            return self.late_interaction(texts, question[start:], before)
         counted &= asked_ends > start
         found: Array = np.zeros((2, len(texts)), np.float32)
         for rows in _batches(texts, _COMPARED_AT_ONCE):

@@ -146,6 +146,14 @@ def test_images_and_addresses_are_no_part_of_the_texts_that_are_compared(
     assert passage.sentences[0].text == "A [crane](#what) lifts, says `list[0](x)` <b>."
 
 
+def test_a_question_after_one_too_long_for_the_encoder_is_read_alone(tiny_encoder):
+    encoder, texts = Encoder(tiny_encoder), ["A crane lifts.", "No bread."]
+    last, question = "a kite at dawn " * 200, "Which crane lifts?"
+    found = encoder.late_interaction(texts, last + question, start=len(last))
+    np.testing.assert_allclose(found, encoder.late_interaction(texts, question))
+    assert np.isfinite(found).all()
+
+
 def test_what_is_near_to_the_last_question_alone_is_no_answer(
     encoded, tokenizer, tiny_encoder, monkeypatch
 ):
@@ -159,6 +167,7 @@ def test_what_is_near_to_the_last_question_alone_is_no_answer(
         "Which crane lifts crates?",
     )
     assert ranking.margin(ranking.rank(last, 5)) >= 0
+    assert ranking.margin(ranking.rank(" Which crane lifts elephants?", 5)) >= 0
     assert ranking.margin(ranking.rank("And a massage?", 5, after=last)) < 0
 
 
