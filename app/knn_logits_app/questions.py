@@ -141,13 +141,14 @@ def _passage(row: PassageEffect) -> dict[str, Any]:
         "title": f"{row.title}{heading}",
         "uri": row.uri,
         "span": row.span,
+        "sentence": row.sentence,
         "text": marked(row),
     }
 
 
 def marked(row: PassageEffect) -> list[list[Any]]:
     """A passage's text in pieces, of which the quoted or nearest sentence is marked."""
-    first, last = row.find() or (0, 0)
+    first, last = row.place or (0, 0)
     pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
     return [piece for piece in pieces if piece[0]]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from knn_logits.engine.passages import sentence_span
-
 NO_ANSWER = "No passage answers this."
 # It stands in what a model writes that was told to say so.
 DECLINED = NO_ANSWER.rstrip(".").lower()
@@ -24,7 +22,10 @@ class PassageEffect:
         uri: The document's address, if there is one.
         heading: The heading above it; None if there is none.
         text: The passage's text.
-        sentence: Its sentence that is quoted, or that comes nearest.
+        sentence: Its sentence that is quoted, or that comes nearest. The cells of a table's row are
+            after the names of their columns.
+        place: The sentence's first character in the text, and the one after its last; None if it
+            was not found.
         read: Whether the answer is from it, or was written after reading it.
         effect: Its effect on a written answer: log p with all passages minus log p without this
             one, in nats; None if nothing was written after reading it.
@@ -38,13 +39,10 @@ class PassageEffect:
     heading: str | None
     text: str
     sentence: str
+    place: tuple[int, int] | None
     read: bool
     effect: float | None
     span: tuple[int, int]
-
-    def find(self) -> tuple[int, int] | None:
-        """Returns where the sentence stands in the text; None if it does not."""
-        return sentence_span(self.text, self.sentence)
 
 
 @dataclass(frozen=True)

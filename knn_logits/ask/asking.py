@@ -128,22 +128,21 @@ class Asking:
         if answers and (words == "quote" or (words == "auto" and not self._reads)):
             best = found[0]
             text = best.passage.text if again else best.passage.completed(best.sentence, best.quote)
-            shown = replace(self._shown(best.passage, best.quote), read=True)
+            shown = replace(self._shown(best), read=True)
             return Answer(question, text, answered=True, quoted=True, passages=[shown])
         return self._written(question, found if answers else [], history, settings)
 
     def _declined(self, question: str, found: Sequence[Found]) -> Answer:
         near = [row for row in found if row.similarity is None or row.similarity >= _MIN_SIMILARITY]
-        shown = [self._shown(*row) for row in self._passages(near, _NEAR_PASSAGES)]
+        shown = [self._shown(row) for row in self._passages(near, _NEAR_PASSAGES)]
         return Answer(question, NO_ANSWER, passages=shown)
 
-    def _passages(self, found: Sequence[Found], number: int) -> list[tuple[Passage, str]]:
-        """The passages of the best sentences, each once, with what is quoted of it."""
-        passages: dict[Passage, str] = {}
+    def _passages(self, found: Sequence[Found], number: int) -> list[Found]:
+        """The best sentences, one of each passage."""
+        passages: dict[Passage, Found] = {}
         for row in found:
-            if len(passages) < number:
-                passages.setdefault(row.passage, row.quote)
-        return list(passages.items())
+            passages.setdefault(row.passage, row)
+        return list(passages.values())[:number]
 
     def _written(
         self,
@@ -157,7 +156,7 @@ class Asking:
         room, most = context_length(self.model), self.config.max_new_tokens
         room = None if room is None else room - most
         prompt, passages, turns = fitting(
-            self.tokenizer, question, [passage for passage, _ in rows], history, room
+            self.tokenizer, question, [row.passage for row in rows], history, room
         )
         special = special_ids(self.tokenizer)
         written = write(self.model, self.tokenizer, prompt, most, **settings)
@@ -171,7 +170,7 @@ class Asking:
             return Answer(question, text, alone=True)
         changes = self._effects(question, prompt, passages, turns, written)
         shown = [
-            replace(self._shown(*row), read=True, effect=change)
+            replace(self._shown(row), read=True, effect=change)
             for row, change in zip(rows, changes, strict=False)
         ]
         tokens = [AnswerToken(*pair) for pair in zip(texts, written, strict=True)]
@@ -254,9 +253,10 @@ class Asking:
         rows = enumerate(self._ranking.rows if hidden else ())
         return [row for row, (part, _) in rows if (part.store, part.document) in hidden]
 
-    def _shown(self, passage: Passage, sentence: str) -> PassageEffect:
+    def _shown(self, found: Found) -> PassageEffect:
+        passage = found.passage
         record = passage.store.documents[passage.document]
-        first = passage.first + self._offset(passage, sentence)
+        first = passage.first + self._offset(passage, found.quote)
         title, uri = place_of(passage.store, first, self.tokenizer)
         return PassageEffect(
             store=self.memory.name_of(passage.store),
@@ -265,7 +265,8 @@ class Asking:
             uri=uri,
             heading=next(reversed(passage.headings), None),
             text=passage.text,
-            sentence=sentence,
+            sentence=found.sentence.shown(found.quote),
+            place=sentence_span(passage.text, found.quote),
             read=False,
             effect=None,
             span=(passage.first, passage.end),

@@ -53,6 +53,12 @@ class Sentence:
         """The text after its lead, or with the names of columns."""
         return self.named or (f"{self.lead} {self.text}" if self.lead else self.text)
 
+    def shown(self, quote: str) -> str:
+        """A quote of it, of a table's row with the names of the columns."""
+        if quote.startswith("- "):  # a row of a file of records, which names them
+            return quote.removeprefix("- ")
+        return self.named or quote
+
 
 @dataclass(frozen=True, eq=False)
 class Passage:
@@ -104,10 +110,8 @@ class Passage:
 
         The quote has the sentence, and may have those beside it.
         """
-        if quote.startswith("- "):  # a row of a file of records, which names its columns
-            return quote.removeprefix("- ")
-        if sentence.named:
-            return sentence.named
+        if sentence.shown(quote) != quote:
+            return sentence.shown(quote)
         *_, lead = ["", *cut_sentences(sentence.lead, "p", self.language)]
         if lead and not _ENDS.search(lead):
             first, last = sentence_span(self.text, lead) or (0, 0)

@@ -230,7 +230,12 @@ def test_rows_items_headings_and_code_are_read_as_what_they_are(asking, build, h
     asked = asking(build(list(knn_logits.read_corpus([str(handbook)])), tmp_path / "s"))
     row = asked.answer("What is the price of filter HK-30?")
     assert row.text == "filter: HK-30; price: 23 crowns; color: green"
-    assert row.passages[0].sentence == "| HK-30 | 23 crowns | green |"
+    (shown,) = row.passages
+    assert shown.sentence == row.text
+    assert shown.text[slice(*shown.place)] == "| HK-30 | 23 crowns | green |"
+    near = asked.answer("Which green queen founded the town of Oldenport?")
+    assert near.note.startswith("Perhaps: “filter: HK-30; price: 23 crowns; color: green” [")
+    assert near.passages[0].place == shown.place
     assert asked.answer("What is turquoise?").text == "price: 9 crowns; color: turquoise"
     term = asked.answer("What is a teabell?")
     assert term.text == "Teabell\nIt rings when the tea is ready."
@@ -281,6 +286,8 @@ def test_documents_with_questions_and_answers_in_rows_are_asked(run, model_folde
     table.write_text("filter,price\nHK-12,14 crowns\nHK-30,23 crowns\n")
     done = run("ask", model_folder, str(table), "What is the price of filter HK-30?")
     assert done.out.splitlines()[0] == "filter: HK-30; price: 23 crowns"
+    done = run("ask", model_folder, str(table), "What is the name of the price of happiness?")
+    assert "\nPerhaps: “filter: HK-" in done.out
 
 
 @pytest.mark.instruct

@@ -300,4 +300,4 @@ def test_sentences_without_a_space_between_them_are_quoted_as_they_stand(
     closest_to(monkeypatch, lambda text: 5.0)
     answer = asking.answer("What?")
     assert answer.text == text
-    assert answer.passages[0].find() == (0, len(text))
+    assert answer.passages[0].place == (0, len(text))
