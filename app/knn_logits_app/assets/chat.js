@@ -9,8 +9,8 @@ const asked = () => theChat.asked();
 // Scrolls to an element, of which chat.css keeps a margin from the form.
 const reveal = (element) => element.scrollIntoView({ block: "nearest" });
 
-// The sentence of a passage that is quoted or nearest.
-const sentenceOf = ({ text }) => (text.find(([, marked]) => marked)?.[0] ?? text.map(([part]) => part).join("")).trim();
+// A sentence, whole unless it is long.
+const brief = (sentence, most) => (sentence.length > most ? toAWord(sentence, most) : sentence);
 
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
@@ -20,14 +20,14 @@ const passageOf = (passage, frame, read) => {
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(toAWord(sentenceOf(passage))))] : null),
+      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(brief(passage.sentence, AFTER)))] : null),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
 // The nearest passage where no document says the answer: its nearest sentence in grey.
 const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps not an answer:")),
-  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(toAWord(sentenceOf(passage), MOST_NEAREST)))];
+  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(brief(passage.sentence, MOST_NEAREST)))];
 
 // The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
 const saidIn = (frame, read) => {

@@ -148,3 +148,27 @@ def test_a_source_in_a_pdf_of_ones_own_names_its_page(chat, tmp_path):
     chat.page.keyboard.press("Escape")
     # Nobody else could open an answer of one's own text.
     expect(reply.locator(".kl-again")).to_have_count(0)
+
+
+def test_a_row_of_a_table_has_the_names_of_its_columns_and_is_marked_where_it_stands(
+    chat, tmp_path
+):
+    table = "| filter | color |\n|---|---|\n| HK-12 | grey |\n| HK-30 | green |\n"
+    (tmp_path / "prices.md").write_text(table)
+    chat.visit.attach(tmp_path / "prices.md")
+    drawer = chat.page.get_by_role("dialog")
+    named, row = "filter: HK-30; color: green", "| HK-30 | green |"
+    reply = chat.ask("Which green queen founded the town of Oldenport?")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage answers this.")
+    expect(reply.locator(".kl-perhaps")).to_have_text(named)
+    expect(reply.locator("summary")).to_contain_text(named)
+    reply.locator("summary").click()
+    expect(reply.locator("mark")).to_have_text(row)
+    reply.get_by_role("button", name="Read the document").click()
+    expect(drawer.locator("mark")).to_have_text(row)
+    chat.page.keyboard.press("Escape")
+    # That of an answer is opened by a click on the answer, too.
+    reply = chat.ask("What is the color of filter HK-30?")
+    expect(reply.locator(".kl-quoted")).to_have_text(f"“{named}”")
+    reply.locator(".kl-says").click()
+    expect(drawer.locator("mark")).to_have_text(row)
