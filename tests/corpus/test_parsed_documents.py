@@ -1,6 +1,7 @@
 """PDF, HTML, office documents, books, notebooks and mail: their text, and where it stands."""
 
 import io
+import zlib
 from email.message import EmailMessage
 
 import pytest
@@ -72,6 +73,43 @@ def test_a_heading_in_a_pdf_stands_alone():
     unfinished = [body.removesuffix("."), "Morvik", body, rest]
     for lines in (verses, items, unfinished):
         assert "h2" not in dict(paragraphs(lines))
+
+
+ROOMS = [["Room", "Seats", "Price"], ["Alder", "12", "3 crowns"], ["Birch", "40", "9 crowns"]]
+
+
+def blocks_of_table(path, rows, by_columns=False):
+    """The blocks of a PDF with a table, which the file has row by row or column by column."""
+    cells = [
+        (row, column, text) for row, line in enumerate(rows) for column, text in enumerate(line)
+    ]
+    texts = (
+        f"BT /F1 12 Tf 1 0 0 1 {20 + 120 * column} {380 - 14 * row} Tm ({text}) Tj ET "
+        for row, column, text in (sorted(cells, key=lambda one: one[1]) if by_columns else cells)
+    )
+    return blocks_of(only(write(path, pdf(streams=[zlib.compress("".join(texts).encode())]))))
+
+
+def test_the_rows_of_a_table_in_a_pdf_have_columns(tmp_path):
+    kinds = ["th", "tr", "tr"]
+    expected = [*zip(kinds, map("\t".join, ROOMS), strict=True)]
+    assert blocks_of_table(tmp_path / "a.pdf", ROOMS) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "by_columns"),
+    [
+        (ROOMS, True),  # columns of text, which are read one after the other
+        (ROOMS[:2], False),  # justified text may have gaps alike in two lines
+        ([["Name", "Anna Vey"], ["Town", "Harrow"], ["Trade", "smith"]], False),
+        ([["May 1", "Alder"], ["May 2", "Birch"], ["May 3", "Elm"]], False),
+        ([*ROOMS[:2], ["Birch", "9 crowns"]], False),  # a cell is missing, who knows which
+    ],
+)
+def test_lines_of_a_pdf_that_may_be_no_table_have_no_columns(rows, by_columns, tmp_path):
+    for kind, text in blocks_of_table(tmp_path / "a.pdf", rows, by_columns):
+        assert kind not in ("th", "tr")
+        assert "\t" not in text
 
 
 def test_the_ligatures_of_a_pdf_are_letters(tmp_path, monkeypatch):

@@ -6,7 +6,9 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from knn_logits.corpus.documents import HEADING_START, TEXT_LINE
@@ -23,6 +25,7 @@ _NO_HEADING = (".", ",", ";", ":", "!", "?", "-")
 _MOST_HEADINGS = 2
 # The number of lines at each edge that may be headers or footers, and the pages until they return.
 _EDGE, _NEAR_PAGES = 2, 2
+_CELLS = re.compile(r"\s{2,}")
 _DIGITS = re.compile(r"[0-9]+")
 _ENDS = (".", "!", "?", ":", ";", "”", '"', ")")
 
@@ -42,6 +45,9 @@ def read(stream: Any) -> Iterator[Part]:
         except Exception as error:  # a damaged page may make pypdf raise any exception
             damaged.append(Left(f"page {number}", f"damaged: {first_line(error)[:120]}"))
             text = ""
+        text = text.replace("\t", " ")
+        with suppress(Exception):  # pypdf may fail here only, and the text is there without it
+            text = _with_tables(text, pages[number - 1].extract_text(extraction_mode="layout"))
         return [line.strip() for line in clean(text.translate(_LIGATURES)).split("\n")]
 
     last: Text | None = None  # waits for what follows it
@@ -97,6 +103,26 @@ def _without_margins(number: int, lines_of: Callable[[int], list[str]]) -> list[
     return kept if any(kept) else lines  # pages that have nothing else are alike
 
 
+def _with_tables(text: str, layout: str) -> str:
+    """The text of a page with each row of a table in a line, its cells between tabs.
+
+    The layout alone does not tell a table from columns of text. So the text must have the cells row
+    by row, and the first row must name a column of numbers.
+    """
+    cells = [_CELLS.split(line.strip()) for line in layout.split("\n") if line.strip()]
+    for width, group in groupby(cells, len):
+        rows = list(group)
+        # Two lines of justified text may have gaps alike.
+        if width < 2 or len(rows) < 3 or _DIGITS.search("".join(rows[0])):
+            continue
+        numbers = any(all(map(_DIGITS.search, column)) for column in zip(*rows[1:], strict=True))
+        words = r"\s+".join(map(re.escape, " ".join(map(" ".join, rows)).split()))
+        found = re.search(rf"^ *{words} *$", text, re.MULTILINE)
+        if numbers and found:
+            text = text.replace(found[0], "\n".join(map("\t".join, rows)))
+    return text
+
+
 def _edge_rows(lines: list[str]) -> set[int]:
     rows = [row for row, line in enumerate(lines) if line]
     return {*rows[:_EDGE], *rows[-_EDGE:]}
@@ -124,18 +150,20 @@ def paragraphs(lines: list[str]) -> list[tuple[str, str]]:
     if not lengths:
         return []
     full = _FULL * lengths[int(0.9 * (len(lengths) - 1))]
-    headings = _headings(lines, full)
+    headings = _headings(["" if "\t" in line else line for line in lines], full)
     blocks: list[tuple[str, str]] = []
     for row, (before, line) in enumerate(zip(["", *lines], lines, strict=False)):
         continues = bool(
             line and before and len(before) >= full and len(lines) > 2 and not _NEW.match(line)
         )
-        continues &= not {row, row - 1} & headings
+        continues &= not ({row, row - 1} & headings or "\t" in before + line)
         kind, joined = blocks[-1] if blocks else ("", "")
         if continues and re.search(r"\w-$", before[-2:]) and line[:1].islower():
             blocks[-1] = kind, joined[:-1] + line
         elif continues and (line[:1].islower() or not before.endswith((":", "…"))):
             blocks[-1] = kind, f"{joined} {line}"
+        elif "\t" in line:
+            blocks.append(("tr" if before.count("\t") == line.count("\t") else "th", line))
         elif line:
             kind = "h2" if row in headings else "li" if _NEW.match(line) else "p"
             blocks.append((kind, line))
