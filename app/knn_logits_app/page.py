@@ -13,7 +13,7 @@ from knn_logits_app.drawer import connect
 from knn_logits_app.page_parts import INSTANT, Controls, Server, place, setting_control, values_of
 from knn_logits_app.requests import SETTINGS
 from knn_logits_app.views import TITLE, text
-from knn_logits_app.your_text import MOST_FILES, SUFFIXES
+from knn_logits_app.your_text import SUFFIXES
 
 PROMISE = "See which sentence every word came from"
 # The text behind the "?" at the side, before the list of documents.
@@ -128,7 +128,6 @@ def _follow(page: Any, controls: Controls, server: Server) -> None:
             "names": list(SETTINGS),
             "stores": list(server.session.library.stores),
             "bytes": server.session.limits.text_bytes,
-            "files": MOST_FILES,
             "suffixes": list(SUFFIXES),
         }
     )

@@ -4,6 +4,7 @@ import re
 
 from app.conftest import ATTACH, eventually, expect
 from app.writing import open_word, slide, text_of
+from knn_logits_app.your_text import SUFFIXES
 
 FIRST_PROMPT = "What helps against E529 is this:"
 DROP = """([name, text]) => {
@@ -135,16 +136,21 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     page.on("request", lambda request: asked.append(request.url))
     wrong = page.locator("#chat-line-wrong")
     for file, line in (
-        (picture, "a.png is no text and no document: .txt, .md"),
+        (picture, "Could not read a.png (no text and no document: .txt, .md"),
         (large, "The files have 0.5 MB, but the limit is 0.4 MB together."),
     ):
         page.locator(ATTACH).set_input_files(file)
         expect(wrong).to_contain_text(line)
     assert asked == []
     (tmp_path / "d.txt").write_text("The kiln is old.")
-    one.attach(tmp_path / "d.txt", empty)
+    # What cannot be read keeps nothing out, and is named.
+    one.attach(picture, tmp_path / "d.txt", empty)
     expect(wrong).to_have_count(0)
-    expect(page.locator("#chat .kl-error")).to_have_text("Could not read b.txt (empty).")
+    expect(page.locator("#chat .kl-divider")).to_have_text("Now asking: d.txt (1 document)")
+    suffixes = ", ".join(SUFFIXES)
+    expect(page.locator("#chat .kl-error")).to_have_text(
+        f"Could not read a.png (no text and no document: {suffixes}), b.txt (empty)."
+    )
     # What only the server knows is a line as well.
     (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
     one.attach(tmp_path / "e.jsonl")

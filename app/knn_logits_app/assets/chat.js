@@ -82,6 +82,7 @@ const chat = (element, props, trigger, watch) => {
   let building = false; // whether documents of the visitor are read
   let newest = 0; // when the newest request came to read some
   let mine = null; // the visitor's own documents: { name, line }
+  let left = []; // files of the newest choice that were not sent, with the reason
   let held = false; // whether the visitor has scrolled since the last question
 
   const field = () => document.querySelector("#chat-question textarea");
@@ -215,7 +216,8 @@ const chat = (element, props, trigger, watch) => {
       field().focus();
     }
     if (done) begin();
-    const line = clean(!now ? attached : unread.length ? `Could not read ${unread.join(", ")}.` : "");
+    const lost = done ? [...left, ...unread].join(", ") : "";
+    const line = clean([now ? "" : attached, lost && `Could not read ${lost}.`].join(" ").trim());
     build.className = done && line ? "kl-notice kl-error" : "kl-looking";
     build.replaceChildren(...[done ? null : h("i", { "aria-hidden": "true" }), line].filter(Boolean));
     told.textContent = done ? clean(now ? `Now asking: ${now}. ${line}` : line) : "";
@@ -223,7 +225,7 @@ const chat = (element, props, trigger, watch) => {
     follow();
   };
   theChat.opened = () => { held = false; follow(); };
-  theChat.attaching = () => showBuild({ attached: "Waiting for the server …", done: false });
+  theChat.attaching = (names) => { left = names; showBuild({ attached: "Waiting for the server …", done: false }); };
 
   const show = () => {
     if (!props.value) return;

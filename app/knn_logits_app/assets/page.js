@@ -73,21 +73,22 @@ document.addEventListener("beforeinput", (event) => {
   if (long) event.preventDefault();
 }, true);
 
-const refusalOf = (files) => {
-  const all = sum(files.map((file) => file.size));
-  if (files.length > server.files) return `These are ${files.length} files, but the limit is ${server.files}.`;
-  const strange = files.find(({ name }) => !server.suffixes.some((one) => name.toLowerCase().endsWith(one)));
-  if (strange) return `${strange.name} is no text and no document: ${server.suffixes.join(", ")} can be read.`;
-  return all > server.bytes ? `The files have ${short(all / 1e6)} MB, but the limit is ${short(server.bytes / 1e6)} MB together.` : null;
-};
 // The browser's field behind the button "Attach". Files that are dropped are put into it.
 const ATTACH = "[data-testid=Attach-upload-button]";
 document.addEventListener("change", (event) => {
   if (!event.target.matches?.(ATTACH) || !event.target.files.length) return;
-  const line = refusalOf([...event.target.files]);
+  const kept = new DataTransfer(), strange = [];
+  for (const file of event.target.files)
+    if (server.suffixes.some((one) => file.name.toLowerCase().endsWith(one))) kept.items.add(file);
+    else strange.push(file.name);
+  const left = strange.length ? [`${strange.join(", ")} (no text and no document: ${server.suffixes.join(", ")})`] : [];
+  const bytes = sum([...kept.files].map((file) => file.size));
+  const line = !kept.files.length ? `Could not read ${left}.` : bytes > server.bytes
+    ? `The files have ${short(bytes / 1e6)} MB, but the limit is ${short(server.bytes / 1e6)} MB together.` : null;
   complain(document.getElementById("chat-line"), line);
   if (!line) {
-    theChat.attaching();
+    event.target.files = kept.files;
+    theChat.attaching(left);
     return;
   }
   event.stopImmediatePropagation();

@@ -1,7 +1,7 @@
 // Lets a visitor share answers as links, and keeps the last one.
 
-// { names: of the settings in a form, stores: of all visitors, bytes, files, suffixes: of uploads }
-let server = { names: [], stores: [], bytes: Infinity, files: Infinity, suffixes: [] };
+// { names: of the settings in a form, stores: of all visitors, bytes, suffixes: of uploads }
+let server = { names: [], stores: [], bytes: Infinity, suffixes: [] };
 
 // The request in the page's address: to write ("q"), to explain or to ask. Its word is opened once
 // its answer is finished.
