@@ -1,5 +1,7 @@
 """The words of an answer as the browser draws them: colours, lines, spans and shares."""
 
+import re
+
 import pytest
 
 from app.answers import answer, drawn, neighbor, token
@@ -7,15 +9,47 @@ from knn_logits.evidence.records import DocumentShare
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
-
-@pytest.mark.parametrize(("share", "level"), [(0.05, 1), (0.25, 2), (0.5, 3), (0.75, 4), (1.0, 4)])
-def test_a_changed_word_has_a_colour_by_its_share(share, level):
-    ((_, look, hint),) = drawn(token(" cover", share, changed=True))["words"]
-    assert look == f"kl-w kl-changed kl-l{level}"
-    assert f"{share:.0%} by the memory" in hint
+NUMBER = re.compile(r"\d[\d.]*")
 
 
-def test_an_agreed_word_and_an_own_one_have_no_colour():
+def contrast(one, other):
+    """WCAG's ratio of two colors, as a browser computes them."""
+
+    def light(color):
+        parts = [float(part) / (1 if "srgb" in color else 255) for part in NUMBER.findall(color)]
+        linear = [
+            one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts
+        ]
+        return 0.05 + sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    return max(light(one), light(other)) / min(light(one), light(other))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_more_the_memory_has_of_a_word_the_stronger_is_its_colour(drawing, scheme):
+    shares = (0.05, 0.3, 0.6, 1.0)
+    tokens = [token(" it", share, changed=changed) for changed in (False, True) for share in shares]
+    page = drawing(views.frame({"knn": answer(*tokens)}, {}))
+    page.evaluate("(scheme) => { document.documentElement.style.colorScheme = scheme; }", scheme)
+    names = ["color", "backgroundColor", "borderBottomColor", "borderBottomWidth"]
+    style = "(all, names) => all.map((one) => names.map((name) => getComputedStyle(one)[name]))"
+    found = page.locator("#answer .kl-text [data-word]").evaluate_all(style, names)
+    card = page.locator(".kl-answer").evaluate("(one) => getComputedStyle(one).backgroundColor")
+    agreed, changed = found[:4], found[4:]
+    for words in (agreed, changed):
+        assert len({line for *_, line, _ in words}) == 4
+        widths = [float(width.removesuffix("px")) for *_, width in words]
+        assert widths == sorted(widths)
+        assert widths[0] < widths[-1]
+        assert all(contrast(line, card) >= 3 for *_, line, _ in words)
+    assert {back for _, back, *_ in agreed} == {"rgba(0, 0, 0, 0)"}
+    backs = [contrast(back, card) for _, back, *_ in changed]
+    assert backs == sorted(backs)
+    assert len(set(backs)) == 4
+    assert all(contrast(ink, back) >= 4.5 for ink, back, *_ in changed)
+
+
+def test_an_agreed_word_has_a_line_and_an_own_one_has_nothing():
     found = drawn(token(" cover", 0.9), token(" it", 0.01))
     assert [look for _, look, _ in found["words"]] == ["kl-w kl-agreed", "kl-w"]
     assert found["headline"] == "The memory changed no word, and agreed to 1."
@@ -59,7 +93,7 @@ def test_an_answer_of_no_words_and_a_text_of_no_passage_say_so():
 def test_an_answer_that_grows_has_colours_and_no_sources():
     growing = Answer("Open the", words=(Piece(" cover", 0.9, True), Piece(" of", 0.9)), knn=True)
     looks = [look for _, look, _ in drawn(growing)["words"]]
-    assert looks == ["kl-w kl-changed kl-l4", "kl-w kl-agreed"]
+    assert looks == ["kl-w kl-changed", "kl-w kl-agreed"]
 
 
 def test_words_in_a_row_from_one_place_are_one_span():

@@ -57,17 +57,16 @@ const headline = (data, known, same) => {
 };
 
 const legend = (kind) => {
-  const item = (name, label) => h("span", { class: `kl-w ${name}` }, label);
+  const item = (name, label) => h("span", { class: `kl-w ${name}`, style: "--kl-part: .5" }, label);
   const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
-  return h("p", { class: "kl-legend" }, item("kl-l2", brought), "darker: more of it", item("kl-agreed", "it agreed"),
+  return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "darker: more of it",
     kind === "explain" ? item("kl-not", "a passage says otherwise") : null,
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
 const look = (word, same) => {
   const names = ["kl-w"];
-  if (word.meaning === "changed") names.push("kl-changed", `kl-l${Math.max(1, level(word.share))}`);
-  if (word.meaning === "agreed") names.push("kl-agreed");
+  if (["changed", "agreed"].includes(word.meaning)) names.push(`kl-${word.meaning}`);
   if (word.meaning === "contradicted") names.push("kl-not");
   if (same) names.push("kl-same");
   return names.join(" ");
@@ -87,6 +86,7 @@ const textOf = (known, { same, open, panel, coloured }) => {
   const drawn = (word) => {
     if (!word.text) return [word.space];
     const attributes = { class: coloured ? look(word, same?.[word.number]) : same?.[word.number] ? "kl-same" : null };
+    if (coloured) attributes.style = `--kl-part: ${word.share}`;
     if (open) {
       Object.assign(attributes, { role: "button", tabindex: "0", "aria-expanded": "false",
         "aria-controls": panel, "aria-description": hint(word), "data-word": word.number });

@@ -18,9 +18,8 @@ const h = (name, attributes, ...children) => {
 const button = (label, onclick, attributes = {}) =>
   h("button", { type: "button", onclick, ...attributes }, label);
 
-// The least share of each level of colour.
-const LEVELS = [0.05, 0.25, 0.5, 0.75], LEAST = LEVELS[0];
-const level = (share) => LEVELS.filter((least) => share >= least).length;
+// The least share of a word that has a colour.
+const LEAST = 0.05;
 
 const percent = (share) =>
   share > 0 && share < 0.005 ? "under 1%" : `${Math.round(share * 100)}%`;
