@@ -135,6 +135,8 @@ def _parts(answer: Answer) -> list[list[Any]]:
 
 def _passage(row: PassageEffect) -> dict[str, Any]:
     heading = f", “{row.heading}”" if row.heading and row.heading not in row.title else ""
+    first, last = row.place or (0, 0)
+    pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
     return {
         "store": row.store,
         "document": row.document,
@@ -142,15 +144,8 @@ def _passage(row: PassageEffect) -> dict[str, Any]:
         "uri": row.uri,
         "span": row.span,
         "sentence": row.sentence,
-        "text": marked(row),
+        "text": [piece for piece in pieces if piece[0]],
     }
-
-
-def marked(row: PassageEffect) -> list[list[Any]]:
-    """A passage's text in pieces, of which the quoted or nearest sentence is marked."""
-    first, last = row.place or (0, 0)
-    pieces = [[row.text[:first], False], [row.text[first:last], True], [row.text[last:], False]]
-    return [piece for piece in pieces if piece[0]]
 
 
 class _Heard:
