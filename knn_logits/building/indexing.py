@@ -130,13 +130,15 @@ def cluster(
         The datastore, opened again.
 
     Raises:
-        ConfigError: when there are more clusters than entries.
+        ConfigError: when there are more clusters than entries, or the entries are of pairs.
         DatastoreError: when the datastore has no keys.
         BusyError: when another process is writing the datastore.
     """
     clusters = whole_number("clusters", clusters, 1)
     store = datastore if isinstance(datastore, Datastore) else Datastore(datastore)
     needs_keys(store, "`index --clusters`")
+    if store.manifest.pairs is not None:
+        raise ConfigError("clusters are for RetoMaton, which needs a causal model: make none")
     if clusters > len(store):
         raise ConfigError(
             f"clusters must be between 1 and the number of entries ({len(store)}), not {clusters}"

@@ -74,3 +74,5 @@ def test_a_store_without_sources_generates_and_does_not_grow(
 def test_retomaton_is_for_causal_models(marian, pair_store):
     with pytest.raises(ConfigError, match="RetoMaton needs a causal model"):
         knn_logits.Memory(marian, pair_store, retomaton=True)
+    with pytest.raises(ConfigError, match="clusters are for RetoMaton"):
+        knn_logits.cluster(pair_store, 2)
