@@ -31,7 +31,10 @@ _ABOUT = (
 
 
 def build_page(server: Server) -> Any:
-    tabs = tabs_of(server)
+    names = list(TABS)
+    if not server.session.library.chats:  # such a model writes first
+        names[:2] = reversed(names[:2])
+    tabs = {name: TABS[name] for name in names}
 
     def forget(request: gr.Request) -> None:
         server.visitors.forget(request.session_hash)
@@ -54,14 +57,6 @@ def build_page(server: Server) -> Any:
         _follow(page, controls, server)
         page.unload(forget)
     return page
-
-
-def tabs_of(server: Server) -> dict[str, tuple[str, Any]]:
-    """The tabs in their order: a model with a chat template chats first, others write first."""
-    names, library = list(TABS), server.session.library
-    if not library.chats:
-        names[:2] = reversed(names[:2])
-    return {name: TABS[name] for name in names}
 
 
 def _tab_row(tabs: dict[str, tuple[str, Any]]) -> str:

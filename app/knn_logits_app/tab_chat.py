@@ -57,8 +57,10 @@ def build(server: Server, controls: Controls) -> Any:
             for frame in attached(server, paths, request):
                 chosen, strength = gr.skip(), gr.skip()
                 if "now" in frame:
+                    boxes: list[Any] = [*library.stores, (frame["now"], YOUR_TEXT)]
+                    chosen = gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])
                     # A strength that was set for other documents does not hold for these.
-                    chosen, strength = choices(server, frame["now"]), page_parts.OWN_SETTINGS
+                    strength = page_parts.OWN_SETTINGS
                 yield views.json_text({**build, **frame}), chosen, strength
         except Exception as error:
             frame = {**build, "attached": friendly(error), "done": True}
@@ -168,9 +170,3 @@ def _news(store: Datastore, files: Mapping[str, int], before: Mapping[str, int])
     changed = [name for name, size in files.items() if before and size != before.get(name)]
     news = [f"{name} {'replaced' if name in before else 'added'}" for name in changed]
     return ", ".join([*news, f"{number:,} document{'s' * (number != 1)}"])
-
-
-def choices(server: Server, names: str) -> Any:
-    """The boxes of the datastores with the visitor's own, chosen and named by its files."""
-    boxes: list[Any] = [*server.session.library.stores, (names, YOUR_TEXT)]
-    return gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])
