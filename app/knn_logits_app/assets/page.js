@@ -77,17 +77,16 @@ document.addEventListener("beforeinput", (event) => {
 const ATTACH = "[data-testid=Attach-upload-button]";
 document.addEventListener("change", (event) => {
   if (!event.target.matches?.(ATTACH) || !event.target.files.length) return;
-  const kept = new DataTransfer(), strange = [];
-  for (const file of event.target.files)
-    if (server.suffixes.some((one) => file.name.toLowerCase().endsWith(one))) kept.items.add(file);
-    else strange.push(file.name);
+  const files = [...event.target.files];
+  // gradio, too, sends these only.
+  const kept = files.filter(({ name }) => server.suffixes.some((one) => name.toLowerCase().endsWith(one)));
+  const strange = files.filter((one) => !kept.includes(one)).map((one) => one.name);
   const left = strange.length ? [`${strange.join(", ")} (no text and no document: ${server.suffixes.join(", ")})`] : [];
-  const bytes = sum([...kept.files].map((file) => file.size));
-  const line = !kept.files.length ? `Could not read ${left}.` : bytes > server.bytes
+  const bytes = sum(kept.map((file) => file.size));
+  const line = !kept.length ? `Could not read ${left}.` : bytes > server.bytes
     ? `The files have ${short(bytes / 1e6)} MB, but the limit is ${short(server.bytes / 1e6)} MB together.` : null;
   complain(document.getElementById("chat-line"), line);
   if (!line) {
-    event.target.files = kept.files;
     theChat.attaching(left);
     return;
   }
