@@ -1,8 +1,11 @@
 """Answers as the browser draws them: nothing from outside is more than text."""
 
+from dataclasses import replace
+
 from app.answers import HOSTILE, Node, answer, neighbor, shown, token, words
 from knn_logits.evidence.records import Candidate, DocumentShare, Rival
 from knn_logits_app import views
+from knn_logits_app.session import Answer, Piece
 
 
 def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
@@ -104,13 +107,53 @@ def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing)
     assert shown(page, ".kl-panel .kl-doc b") == "Winches, page 3"
 
 
-def test_pieces_of_a_word_are_named_apart_where_they_are_not_in_a_row(drawing):
-    """The memory changed pieces of this word, and a piece between them is the model's own."""
-    shares = {" 1": 0.9, "0": 0.01, "2": 0.5, "4": 0.8, "KB": 0.02}
-    pieces = [token(text, share, changed=share > 0.1) for text, share in shares.items()]
-    page = drawing(views.frame({"knn": answer(*pieces)}, {}))
-    said = "50% of the probability of its pieces “1” and “24” comes from the memory"
-    assert shown(page, ".kl-head p").startswith(said)
+def test_all_numbers_of_a_panel_are_of_one_piece_of_the_word(drawing):
+    """The memory changed two pieces of this word, and the others are the model's own."""
+    passage = neighbor(word="l", after="ets", influence=0.6)
+    shares = {" pal": 0.01, "l": 0.6, "et": 0.8, "s": 0.3}
+    pieces = [
+        token(
+            text, share, [passage] if share > 0.1 else [], changed=share > 0.5, lmbda=share / 2,
+            p_lm=(1 - share) / 2, candidates=[Candidate(f"{text}?", 8, 0.5, 0.1, 0.9)],
+        )
+        for text, share in shares.items()
+    ]  # fmt: skip
+    turns = tuple([("from", 0.9, f"{text}!")] for text in shares)
+    page = drawing(views.frame({"knn": replace(answer(*pieces), turns=turns)}, {}))
+    assert shown(page, ".kl-head p") == (
+        "60% of the probability of its piece “l” comes from the memory; the model alone gave it "
+        "0.2, with the memory 0.5."
+    )
+    assert shown(page, ".kl-with") == "λ 0.3 at this piece."
+    assert shown(page, ".kl-turns") == "From λ 0.9 on it says “l!”."
+    assert shown(page, ".kl-nums") == "60% of its piece “l”"
+    assert page.locator(".kl-bars tbody th").all_inner_texts() == ["l?"]
+
+
+def test_the_headline_is_true_of_both_texts(drawing):
+    def headline(mine, other):
+        alone = Answer("It is", tuple(Piece(text, 0.0) for text in other), done=True)
+        page = drawing(views.frame({"lm": alone, "knn": answer(*mine, prompt="It is")}, {}))
+        return shown(page, ".kl-headline")
+
+    alone = ["a", " 100", "%", " guarantee", "."]
+    # The memory decided between two numbers that no passage has.
+    number = token(" 20", 0.1, [neighbor(word=" 40")], changed=True)
+    mine = [token(" a", 0.01), number, token("%", 0.01), token(" refund", 0.01)]
+    differ = "The texts differ from “20%” on, but the memory brought no word"
+    assert headline(mine, [" a", *alone[1:]]) == f"{differ}."
+    agreed = [*mine, token(" of", 0.9)]
+    assert headline(agreed, [" a", *alone[1:]]) == f"{differ}, and agreed to 1."
+    # One text may go on where the other ends, or differ in a sign only.
+    own = [token(text, 0.01) for text in (" one", " two")]
+    assert "from “three” on" in headline(own, [" one", " two", " three"])
+    assert "from “two” on" in headline(own, [" one"])
+    assert "from “.” on" in headline(own, [" one", " two", "."])
+    assert headline(own, [" one", " two"]) == "The memory changed no word."
+    # Sampling may draw the same text from both distributions.
+    drawn = [token(" one", 0.9, changed=True), token(" two", 0.9)]
+    assert headline(drawn, [" one", " two"]) == "The memory changed no word, and agreed to 1."
+    assert headline(drawn, [" no", " two"]) == ("The memory changed 1 of 2 words, and agreed to 1.")
 
 
 def test_addresses_lead_to_the_web_only():

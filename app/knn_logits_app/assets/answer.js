@@ -29,15 +29,26 @@ const differencesOf = (known) => {
 
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
-// Says in one line what the memory did.
-const headline = (data, known, same) => {
+// Returns the word from which on two texts differ, if they do.
+const partingOf = (known, other) => {
+  const [mine, theirs] = [known, other].map((one) => one.words.map((word) => word.whole));
+  const longer = mine.length > theirs.length ? mine : theirs;
+  const place = longer.findIndex((_, at) => mine[at] !== theirs[at]);
+  return place < 0 ? null : visible(mine[place] ?? theirs[place]).trim();
+};
+
+// Says in one line what the memory did; the `other` text stands beside it.
+const headline = (data, known, same, other) => {
   const words = known.words.filter(readable);
   const number = count(words.length, "word");
   const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
-  const [changed, agreed] = ["changed", "agreed"].map(of);
+  const parting = other && partingOf(known, other);
+  // A sampled text may have the same word, though it was not the likeliest to the model alone.
+  const changed = other && !parting ? 0 : of("changed"), agreed = of("agreed");
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
-    return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ` : "Without it nothing changes"),
+    return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ`
+      : parting ? `Without it the text differs from “${parting}” on` : "Without it nothing changes"),
       `: this is the answer as if “${data.named}” had never been read.`];
   }
   if (data.kind === "explain") {
@@ -52,14 +63,15 @@ const headline = (data, known, same) => {
       compared < all ? " Nothing is known of the rest." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
-  const line = changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word";
-  return [h("b", {}, line), agreed ? `, and agreed to ${agreed}.` : "."];
+  const and = agreed ? `, and agreed to ${agreed}.` : ".";
+  if (!changed && parting) return [h("b", {}, `The texts differ from “${parting}” on`), ", but the memory brought no word", and];
+  return [h("b", {}, changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word"), and];
 };
 
 const legend = (kind) => {
   const item = (name, label) => h("span", { class: `kl-w ${name}`, style: "--kl-part: .5" }, label);
   const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
-  return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "darker: more of it",
+  return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "stronger: more of it",
     kind === "explain" ? item("kl-not", "a passage says otherwise") : null,
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };

@@ -53,7 +53,14 @@ const mount = (element, props, trigger, watch) => {
     out.querySelector(".kl-again")?.setAttribute("href", linkOf(view)); // which opens the same word
   };
 
+  // An answer from other documents is hidden while only the visitor's own are chosen.
+  const hide = () => {
+    const stores = view.data?.asked?.values?.[0];
+    out.classList.toggle("kl-gone", Boolean(stores && form?.stores.join() === MINE && !stores.includes(MINE)));
+  };
+
   view.follow = () => {
+    hide();
     out.querySelector(":scope > .kl-error")?.remove(); // other settings may be right
     out.querySelector(".kl-notes")?.replaceChildren(...[view.known.side.trace && notice()].filter(Boolean));
   };
@@ -96,6 +103,7 @@ const mount = (element, props, trigger, watch) => {
     const main = known[name], other = known.lm ?? known.old;
     const traced = Boolean(main.side.trace);
     Object.assign(view, { data, known: main, opened: null, asks: writes && traced });
+    hide();
     let same = null, otherSame = null;
     if (other && other !== main && other.side.done && main.side.done) {
       const [texts, mine] = [other, main].map((one) => one.words.map((word) => word.text));
@@ -120,7 +128,7 @@ const mount = (element, props, trigger, watch) => {
     const beside = traced ? h("div", { class: "kl-right" }, documentsAside(view), h("div", { class: "kl-panels", id: panel })) : null;
     const grid = h("div", { class: `kl-grid kl-has-${columns.length}${traced ? " kl-beside" : ""}` }, columns, beside);
     const parts = main.side.knn ? [
-      h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, main, same) : null),
+      h("p", { class: "kl-headline", role: "status" }, traced ? headline(data, main, same, same && other) : null),
       h("div", { class: "kl-notes" }, traced ? notice() : null), traced ? differences() : null, grid, legend(data.kind),
     ] : [grid];
     out.replaceChildren(...parts.filter(Boolean));
@@ -137,6 +145,7 @@ const mount = (element, props, trigger, watch) => {
     if ((data.asked?.turn ?? view.turn) < view.turn) return;
     view.turn = data.asked?.turn ?? view.turn;
     if (data.message) {
+      out.classList.remove("kl-gone");
       out.replaceChildren(h("p", { class: "kl-notice kl-error", role: "status" }, data.message));
       return;
     }

@@ -1,7 +1,7 @@
 // Draws the panel of a word: its documents with their passages, the other candidates, and buttons
 // that write the answer again in another way.
 
-const BEFORE = 140, AFTER = 80, SOURCES = 3, CHARTS = 3;
+const BEFORE = 140, AFTER = 80, SOURCES = 3;
 
 // Shortens the text before a word so that it begins with a whole word.
 const fromAWord = (before, most = BEFORE) => {
@@ -19,18 +19,13 @@ const toAWord = (after, most = AFTER) => {
   return space < 0 ? `${part}…` : `${part.slice(0, space)} …`;
 };
 
+// Names the piece of a word that the numbers are of.
+const pieceOf = (word, states) => (word.tokens.length > 1 ? `its piece “${visible(states[word.piece].text).trim()}”` : null);
+
 const shareLine = (word, states) => {
-  const mine = word.decisive.map((one) => states[one]);
-  const pieces = [];
-  word.decisive.forEach((one, place) => {
-    const before = word.decisive[place - 1] === one - 1 ? pieces.pop() : "";
-    pieces.push(before + states[one].text);
-  });
-  const named = pieces.map((one) => `“${one.trim()}”`).join(" and ");
-  const piece = mine.length < word.tokens.length ? `the probability of its ${pieces.length > 1 ? "pieces" : "piece"} ${named}` : "its probability";
-  const known = mine.find((one) => one.p !== null && one.p_lm !== null);
-  return [h("b", {}, percent(word.share)), ` of ${piece} comes from the memory`,
-    known ? `; the model alone gave ${mine.length === 1 ? "it" : "its beginning"} ${short(known.p_lm)}, with the memory ${short(known.p)}.` : "."];
+  const { share, p, p_lm: alone } = states[word.piece], piece = pieceOf(word, states);
+  return [h("b", {}, percent(share)), piece ? ` of the probability of ${piece}` : " of its probability", " comes from the memory",
+    p !== null && alone !== null ? `; the model alone gave it ${short(alone)}, with the memory ${short(p)}.` : "."];
 };
 
 // The line of a document: its title, which opens it at a place, its datastore and its address.
@@ -72,7 +67,7 @@ const sourceItem = (word, one, view) => {
   const found = shownOf(word, one, view.known);
   return h("li", {}, documentLine(one.number, found, [found.entry, found.length ?? 1], view),
     excerpt(found),
-    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of the word`),
+    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of ${pieceOf(word, view.known.states) ?? "the word"}`),
       view.asks ? button("Write without it", () => view.without(documentOf(trace, one.number)),
         { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }) : null));
 };
@@ -89,7 +84,7 @@ const sources = (word, view) => {
     return h("p", {}, some ? "No document gave the whole word, only pieces of it."
       : "No neighbor voted for it: this word is the model’s own.");
   }
-  const others = word.share - sum(shown.map((one) => one.share));
+  const others = view.known.states[word.piece].share - sum(shown.map((one) => one.share));
   return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
     others >= 0.005 ? h("p", { class: "kl-more" }, `other documents, ${percent(others)}`) : null];
 };
@@ -118,20 +113,19 @@ const turning = ({ turns }) => turns?.length ? h("p", { class: "kl-turns" }, tur
 
 const panelOf = (word, view) => {
   const { trace } = view.known.side;
-  const charts = word.tokens.slice(0, CHARTS).filter((one) => view.known.states[one].candidates.length);
   const span = view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
   const comes = sources(word, view);
-  const lmbda = view.known.states[word.tokens[0]].lmbda;
+  const { lmbda, candidates } = view.known.states[word.piece], here = pieceOf(word, view.known.states) ? "at this piece" : "here";
   return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
     h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
-      view.known.side.gated ? `The gate gave λ ${short(lmbda)} here.` : `λ ${short(lmbda)} here.`),
-    turning(trace.tokens[word.tokens[0]]),
+      `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${here}.`),
+    turning(trace.tokens[word.piece]),
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
       h("div", {}, h("h4", {}, "What else might have stood here"),
-        charts.length ? charts.map((one) => chart(one, view)) : h("p", {}, "Not known."))));
+        candidates.length ? chart(word.piece, view) : h("p", {}, "Not known."))));
 };

@@ -27,7 +27,8 @@ const wordsOf = (pieces) => {
 
 // Returns a word with its meaning and the neighbors' share. The share is that of its weakest token. Of
 // a word that was changed only those of the memory count: what follows may be certain to the model. A
-// number that no passage has whole may be wrong, however likely the memory made its pieces.
+// number that no passage has whole may be wrong, however likely the memory made its pieces. The numbers
+// of its panel are those of one `piece`: the weakest of those that a passage contradicts or changed, if any.
 const judged = (word, states) => {
   const mine = word.tokens.map((one) => states[one]);
   const has = (meaning) => mine.some((one) => one.meaning === meaning);
@@ -40,16 +41,18 @@ const judged = (word, states) => {
   else if (/\p{N}/u.test(word.text) && mine[0].neighbors && !passagesOf(word, states).length) meaning = "pieces";
   if (has("contradicted")) meaning = "contradicted";
   const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
-  return { ...word, share, meaning, against, decisive };
+  const telling = ["contradicted", "changed"].map((name) => decisive.filter((one) => states[one].meaning === name));
+  const piece = (telling.find((some) => some.length) ?? decisive).reduce((one, two) => (states[two].share < states[one].share ? two : one));
+  return { ...word, share, meaning, against, decisive, piece };
 };
 
-// Returns the documents that have a share in every decisive token of a word, the largest first. A
-// document's share is the mean of its shares in them, and at most that of the word.
+// Returns the documents that have a share in every decisive token of a word, with their shares in its
+// `piece`, the largest first.
 const documentsOf = (word, states) => {
   const mine = word.decisive.map((one) => states[one]);
   return [...mine[0].documents.keys()]
     .filter((number) => mine.every((one) => one.documents.has(number)))
-    .map((number) => ({ number, share: Math.min(word.share, sum(mine.map((one) => one.documents.get(number))) / mine.length) }))
+    .map((number) => ({ number, share: states[word.piece].documents.get(number) }))
     .sort((one, two) => two.share - one.share);
 };
 
