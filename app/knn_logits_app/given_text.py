@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from textwrap import shorten
@@ -19,6 +20,8 @@ from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
 MOST_MEASURED = 40_000
+# They are measured in parts, as far as there is time.
+_PART = re.compile(r"(?s).{1,4000}(?:\s|$)|.{4000}")
 # A smaller change of the perplexity may be noise.
 _LEAST_CHANGE = 0.005
 
@@ -98,16 +101,32 @@ def _build(
     page_parts.enter(text, name)
 
 
+def _parts(text: str, deadline: Deadline, measured: list[str]) -> Iterator[str]:
+    """Yields a text in parts, and notes them, until the time is up."""
+    for part in _PART.findall(text):
+        if deadline.expired:
+            return
+        measured.append(part)
+        yield part
+
+
 def measured_html(
     session: Session, text: Any, lookup: Lookup, deadline: Deadline, private: Stores | None = None
 ) -> str:
     """Measures a text, and says as HTML what the memory does to its perplexity."""
     library, text = session.library, text_of(text, most=MOST_MEASURED)
     library.reader.tokens_of(text)
+    deadline.check()
+    measured = list[str]()
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
+
+    def stop_if_cancelled(*_: Any) -> None:
+        if deadline.cancelled:
+            deadline.check()
+
     total = evaluate(
-        library.model, library.tokenizer, memory, [text],
-        batch_tokens=1024, progress=deadline.watch(),  # it can be stopped between batches
+        library.model, library.tokenizer, memory, _parts(text, deadline, measured),
+        batch_tokens=1024, progress=stop_if_cancelled,
     )  # fmt: skip
     alone, mixed = total.perplexity.lm, total.perplexity.interpolated
     if alone is None or mixed is None:
@@ -123,6 +142,8 @@ def measured_html(
         f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
+    if (length := sum(map(len, measured))) < len(text):
+        line += f" The time was up after the first {length:,} of {len(text):,} characters."
     if total.is_held:
         line += f" But the documents hold {total.overlap:.1%} of them, so other text gains less."
         kind = "worse"

@@ -112,8 +112,14 @@ def _packed(answer: Answer) -> dict[str, Any]:
         "parts": _parts(answer),
         "answered": answer.answered,
         "quoted": answer.quoted,
+        "table": answer.quoted and any(map(_is_row, answer.passages)),
         "passages": [_passage(row) for row in answer.passages],
     }
+
+
+def _is_row(row: PassageEffect) -> bool:
+    """Whether a sentence is a table's row, which comes with the names of its columns."""
+    return " ".join(row.sentence.split()) not in " ".join(row.text.split())
 
 
 def _parts(answer: Answer) -> list[list[Any]]:

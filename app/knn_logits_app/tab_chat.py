@@ -11,6 +11,7 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore
+from knn_logits.hosting import Deadline
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Asked, ask_steps, question_of
@@ -18,6 +19,8 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, f
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, read_files
 
+# A build may take this many times as long as an answer, so that a text at the limit is built.
+_BUILD_TIMES = 10
 # What a build does, in the words of a visitor.
 _PHASES = {
     "tokens": "Reading word pieces",
@@ -31,9 +34,10 @@ _PHASES = {
 def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
+    texts = [*library.examples, library.sample_passage()]
     output = page_parts.place(
         'knnLogits.chat(element, props, trigger, watch, ["ask", "read"]);',
-        views.json_text({"questions": library.questions}),
+        views.json_text({"questions": library.questions, "texts": texts}),
         kind="kl-out kl-chat",
         elem_id="chat",
     )
@@ -144,7 +148,7 @@ def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Itera
     session, visitors, visitor = server.session, server.visitors, request.session_hash
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
-    deadline = session.limits.deadline()
+    deadline = Deadline(_BUILD_TIMES * session.limits.seconds)
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         own = visitors.by_session[visitor]

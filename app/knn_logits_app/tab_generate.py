@@ -30,7 +30,7 @@ def build(server: Server, controls: Controls) -> Any:
     """Lays the tab out, connects it, and returns the places of its answers."""
     library = server.session.library
     prompt = gr.Textbox(
-        label="Begin a text, or choose one below, and the model continues it",
+        label="Begin a text, and the model continues it",
         value=library.examples[0] if library.examples else "",
         lines=1,
         max_lines=8,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cache
@@ -64,8 +65,8 @@ def chat_page(sequence: SequenceTrace, folded: str | None = None) -> str:
 
 
 def message(line: str) -> str:
-    """Packs one line that is shown in place of an answer."""
-    return json_text({"message": line})
+    """Packs one line that is shown in place of an answer, also where the same one stood before."""
+    return json_text({"message": line, "now": time.monotonic_ns()})
 
 
 def _side(answer: Answer, traced: bool) -> dict[str, Any]:

@@ -63,8 +63,13 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     expect(drawer.locator("mark")).to_have_text(painted)
     page.keyboard.press("Escape")
     one.tab("Generate")
-    # The examples of texts are of other documents.
+    # The examples of texts are of other documents, and so is what was written.
     expect(page.locator(".kl-chips")).to_be_hidden()
+    expect(page.locator("#prompt textarea")).to_have_value("")
+    expect(page.locator("#explain-text textarea")).to_have_value("")
+    expect(page.locator("#answers .kl-out")).to_be_hidden()
+    one.write("")
+    expect(page.locator("#answers .kl-error")).to_contain_text("empty")
     one.write("The lighthouse of Orrin Bay was")
     expect(page.get_by_label("the documents’ own")).to_be_checked()
     expect(text_of(page)).to_contain_text("painted blue.")
@@ -151,6 +156,10 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     expect(page.locator("#chat .kl-error")).to_have_text(
         f"Could not read a.png (no text and no document: {suffixes}), b.txt (empty)."
     )
+    # An old error does not stay beside a new one.
+    page.locator(ATTACH).set_input_files(picture)
+    expect(wrong).to_contain_text("Could not read a.png")
+    expect(page.locator("#chat .kl-error")).to_have_count(0)
     # What only the server knows is a line as well.
     (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
     one.attach(tmp_path / "e.jsonl")

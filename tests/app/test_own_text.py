@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -236,6 +237,24 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
     ):  # fmt: skip
         with pytest.raises((LimitError, RequestError), match=line):
             read_files(session, [str(tmp_path / name) for name in files], Deadline(60), before)
+
+
+def test_a_long_text_is_measured_as_far_as_there_is_time(session, monkeypatch):
+    deadline = Deadline(60)
+    # The time is up after the second of three parts.
+    asked = iter([False] * 3 + [True] * 9)
+    monkeypatch.setattr(Deadline, "expired", property(lambda _: next(asked)))
+    long = f"{MEASURED} " * 200
+    html = measured_html(session, long, Lookup(("manual",)), deadline)
+    assert "lowers the perplexity" in html
+    said = re.search(r"The time was up after the first ([\d,]+) of 11,200 characters\.", html)
+    assert 7_900 < int(said[1].replace(",", "")) <= 8_000
+    monkeypatch.undo()
+    whole = measured_html(session, long, Lookup(("manual",)), Deadline(60))
+    assert "The time was up" not in whole
+    deadline.cancel()
+    with pytest.raises(LimitError, match="stopped"):
+        measured_html(session, long, Lookup(("manual",)), deadline)
 
 
 def test_a_text_is_measured(session):

@@ -3,7 +3,7 @@
 
 const KEPT_AS = "knn-logits conversation";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
-const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened: () => {} };
+const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, quiet: () => {}, opened: () => {} };
 const asked = () => theChat.asked();
 
 // Scrolls to an element, of which chat.css keeps a margin from the form.
@@ -26,7 +26,7 @@ const passageOf = (passage, frame, read) => {
 };
 
 // The nearest passage where no document says the answer: its nearest sentence in grey.
-const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps not an answer:")),
+const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps an answer:")),
   h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(brief(passage.sentence, MOST_NEAREST)))];
 
 // The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
@@ -39,9 +39,15 @@ const saidIn = (frame, read) => {
       : h("span", { class: "kl-says", title: "Read it in the document", onclick }, rendered(bare))];
   });
   // Of several questions each quotation has marks already, beside what is not answered.
-  const [begin, end] = /(^|\n\n)“/.test(frame.text) ? [] : ["“", "”"];
+  const [begin, end] = frame.table || /(^|\n\n)“/.test(frame.text) ? [] : ["“", "”"];
   if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, begin, words, end);
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
+};
+
+// Says how the words of an answer come from the passages below.
+const fromLine = ({ quoted, table, passages }) => {
+  if (table) return passages.length > 1 ? "Quoted, or from a table, in:" : "From the table in:";
+  return quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):";
 };
 
 // An answer as far as it is there: { done, text, ... } as tab_chat.py packs it.
@@ -59,8 +65,7 @@ const replyOf = (frame, tools) => {
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.quoted ? "Quoted word for word from:"
-      : "Written by the model, which read this (underlined words are quoted from it):") : null,
+    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : fromLine(frame)) : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null
       : h("p", { class: "kl-from" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),
@@ -68,7 +73,7 @@ const replyOf = (frame, tools) => {
 };
 
 const chat = (element, props, trigger, watch) => {
-  const { questions } = JSON.parse(props.value);
+  const { questions, texts } = JSON.parse(props.value);
   const out = element.querySelector(".kl-chat");
   const log = h("ol", { class: "kl-log", "aria-label": "The conversation" });
   const told = h("p", { class: "kl-sr", role: "status" });
@@ -149,7 +154,10 @@ const chat = (element, props, trigger, watch) => {
     divide(chosen());
     document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || own));
     // The examples of texts are of the other documents.
-    document.querySelector(".kl-chips")?.classList.toggle("kl-gone", Boolean(own && form.stores.length === 1));
+    const ownOnly = Boolean(own && form.stores.length === 1);
+    document.querySelector(".kl-chips")?.classList.toggle("kl-gone", ownOnly);
+    for (const box of document.querySelectorAll(":is(#prompt, #explain-text) textarea"))
+      if (ownOnly && texts.includes(box.value)) fill(box, "");
     start.replaceChildren(...(turns.length ? [] : [
       h("p", {}, "Ask about the documents. The answer is a sentence of theirs, with its place."),
       ...(own ? [] : questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))),
@@ -160,7 +168,7 @@ const chat = (element, props, trigger, watch) => {
     .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
 
   // What was said of documents does not hold for what follows.
-  const quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
+  const quiet = theChat.quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
 
   const ask = (question) => {
     const wrong = building ? "Your documents are being read: send this when they are in, or press Stop."

@@ -86,7 +86,7 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     """One that no document has, one that nothing comes near, and one in the model's own words."""
     reply = chat.ask(MISSING)
     expect(reply.locator(".kl-alone")).to_have_text("No passage answers this.")
-    expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps not an answer:")
+    expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps an answer:")
     mark = reply.locator("details").first.locator("mark")
     assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
     # Each passage says how it begins, since several may have the same title.
@@ -108,6 +108,29 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
     reply.locator("summary").first.click()
     expect(reply.locator("details blockquote").first).to_contain_text(TEXTS[2])
+
+
+def test_a_row_of_a_table_is_no_quotation_and_a_lost_document_says_so_each_time(
+    chat, chat_page, tmp_path
+):
+    file = tmp_path / "pump.md"
+    table = "| Property | V3 | V3 Plus |\n|---|---|---|\n| Weight | 7.4 kg | 9.1 kg |\n"
+    file.write_text(f"# Velorin pump\n\nThe pump is blue.\n\n{table}| Power | 650 W | 900 W |\n")
+    chat.visit.attach(file)
+    reply = chat.ask("What is the weight of the V3 Plus?")
+    said, drawer = reply.locator(".kl-said"), chat.page.get_by_role("dialog")
+    expect(said).to_have_text("Property: Weight; V3: 7.4 kg; V3 Plus: 9.1 kg")
+    expect(reply.locator(".kl-from").first).to_have_text("From the table in:")
+    said.locator(".kl-says").click()
+    expect(drawer.locator("mark")).to_contain_text("7.4 kg")
+    chat.page.keyboard.press("Escape")
+    # What the server has lost cannot be opened, however often it is tried.
+    for session in list(chat_page[1].visitors.by_session):
+        chat_page[1].visitors.forget(session)
+    for _ in range(2):
+        said.locator(".kl-says").click()
+        expect(drawer.locator(".kl-error")).to_contain_text("not available (any more)")
+        chat.page.keyboard.press("Escape")
 
 
 def test_several_datastores_are_asked_as_one_and_a_source_links_to_its_page(chat):
