@@ -32,7 +32,9 @@ const mount = (element, props, trigger, watch) => {
     const asked = formOf(view.data.asked.values);
     if (JSON.stringify([form.stores, form.settings]) === JSON.stringify([asked.stores, asked.settings])) return null;
     const [label, pressed] = view.data.kind === "explain" ? ["Explain again", "#explain"] : ["Write again", "#write"];
-    return h("p", { class: "kl-stale", role: "status" }, "These words do not show the settings at the side. ",
+    // An answer from other documents is hidden while only the visitor's own are chosen.
+    const other = form.stores.join() === MINE && !asked.stores.includes(MINE);
+    return h("p", { class: other ? "kl-stale kl-other" : "kl-stale", role: "status" }, "These words do not show the settings at the side. ",
       button(label, () => press(pressed), { class: "kl-link" }));
   };
 
@@ -53,14 +55,7 @@ const mount = (element, props, trigger, watch) => {
     out.querySelector(".kl-again")?.setAttribute("href", linkOf(view)); // which opens the same word
   };
 
-  // An answer from other documents is hidden while only the visitor's own are chosen.
-  const hide = () => {
-    const stores = view.data?.asked?.values?.[0];
-    out.classList.toggle("kl-gone", Boolean(stores && form?.stores.join() === MINE && !stores.includes(MINE)));
-  };
-
   view.follow = () => {
-    hide();
     out.querySelector(":scope > .kl-error")?.remove(); // other settings may be right
     out.querySelector(".kl-notes")?.replaceChildren(...[view.known.side.trace && notice()].filter(Boolean));
   };
@@ -103,7 +98,6 @@ const mount = (element, props, trigger, watch) => {
     const main = known[name], other = known.lm ?? known.old;
     const traced = Boolean(main.side.trace);
     Object.assign(view, { data, known: main, opened: null, asks: writes && traced });
-    hide();
     let same = null, otherSame = null;
     if (other && other !== main && other.side.done && main.side.done) {
       const [texts, mine] = [other, main].map((one) => one.words.map((word) => word.text));
@@ -145,7 +139,6 @@ const mount = (element, props, trigger, watch) => {
     if ((data.asked?.turn ?? view.turn) < view.turn) return;
     view.turn = data.asked?.turn ?? view.turn;
     if (data.message) {
-      out.classList.remove("kl-gone");
       out.replaceChildren(h("p", { class: "kl-notice kl-error", role: "status" }, data.message));
       return;
     }
