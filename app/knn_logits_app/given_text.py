@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from textwrap import shorten
@@ -19,9 +18,7 @@ from knn_logits_app.requests import MOST_CHARACTERS, Lookup, friendly, text_of
 from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
-MOST_MEASURED = 40_000
-# They are measured in parts, as far as there is time.
-_PART = re.compile(r"(?s).{1,4000}(?:\s|$)|.{4000}")
+MOST_MEASURED = 10_000
 # A smaller change of the perplexity may be noise.
 _LEAST_CHANGE = 0.005
 
@@ -83,7 +80,8 @@ def _build(
 
     def on_click(request: gr.Request, *values: Any) -> Iterator[Any]:
         visitor, since = request.session_hash, page_parts.arrived(request)
-        private, deadline = server.visitors.stores(visitor), server.session.limits.deadline()
+        private = server.visitors.stores(visitor)
+        deadline = Deadline(page_parts.TIMES * server.session.limits.seconds)
         with server.visitors.running(visitor, deadline, name, since):
             try:
                 deadline.check()  # it may have been stopped while it waited
@@ -96,18 +94,10 @@ def _build(
 
     page_parts.run_at(
         button.click, server, name,
-        fn=on_click, inputs=[*controls.lookup, text], outputs=[output], show_progress="full",
+        **{**page_parts.LONG, "show_progress": "full"},
+        fn=on_click, inputs=[*controls.lookup, text], outputs=[output],
     )  # fmt: skip
     page_parts.enter(text, name)
-
-
-def _parts(text: str, deadline: Deadline, measured: list[str]) -> Iterator[str]:
-    """Yields a text in parts, and notes them, until the time is up."""
-    for part in _PART.findall(text):
-        if deadline.expired:
-            return
-        measured.append(part)
-        yield part
 
 
 def measured_html(
@@ -116,17 +106,10 @@ def measured_html(
     """Measures a text, and says as HTML what the memory does to its perplexity."""
     library, text = session.library, text_of(text, most=MOST_MEASURED)
     library.reader.tokens_of(text)
-    deadline.check()
-    measured = list[str]()
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
-
-    def stop_if_cancelled(*_: Any) -> None:
-        if deadline.cancelled:
-            deadline.check()
-
     total = evaluate(
-        library.model, library.tokenizer, memory, _parts(text, deadline, measured),
-        batch_tokens=1024, progress=stop_if_cancelled,
+        library.model, library.tokenizer, memory, [text],
+        batch_tokens=1024, progress=deadline.watch(),  # it can be stopped between batches
     )  # fmt: skip
     alone, mixed = total.perplexity.lm, total.perplexity.interpolated
     if alone is None or mixed is None:
@@ -142,8 +125,6 @@ def measured_html(
         f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
-    if (length := sum(map(len, measured))) < len(text):
-        line += f" The time was up after the first {length:,} of {len(text):,} characters."
     if total.is_held:
         line += f" But the documents hold {total.overlap:.1%} of them, so other text gains less."
         kind = "worse"

@@ -30,6 +30,9 @@ MODEL: dict[str, Any] = {
     "api_visibility": "private",
     "show_progress": "hidden",
 }
+# Events of this kind read a long text. They wait in another queue, and have more time.
+LONG: dict[str, Any] = {**MODEL, "concurrency_id": "long"}
+TIMES = 10
 # Events of this kind are answered at once, and must not wait in that queue.
 LIGHT: dict[str, Any] = {
     "concurrency_limit": None,

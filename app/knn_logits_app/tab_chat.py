@@ -19,8 +19,6 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, f
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, read_files
 
-# A build may take this many times as long as an answer, so that a text at the limit is built.
-_BUILD_TIMES = 10
 # What a build does, in the words of a visitor.
 _PHASES = {
     "tokens": "Reading word pieces",
@@ -83,7 +81,7 @@ def build(server: Server, controls: Controls) -> Any:
     page_parts.at_end(asking, "knnLogits.asked();")
     places = [output, controls.stores, controls.strength]
     validator = page_parts.stopping_first(server, "build")
-    attach.upload(on_attach, [attach], places, validator=validator, **page_parts.MODEL)
+    attach.upload(on_attach, [attach], places, validator=validator, **page_parts.LONG)
     return [output, *example]
 
 
@@ -148,7 +146,7 @@ def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Itera
     session, visitors, visitor = server.session, server.visitors, request.session_hash
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
-    deadline = Deadline(_BUILD_TIMES * session.limits.seconds)
+    deadline = Deadline(page_parts.TIMES * session.limits.seconds)
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         own = visitors.by_session[visitor]

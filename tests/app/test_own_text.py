@@ -2,10 +2,10 @@
 
 import gzip
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ from knn_logits.errors import LimitError
 from knn_logits.hosting import Deadline
 from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.presets import stored_gate
+from knn_logits_app import tab_chat
 from knn_logits_app.drawer import document
 from knn_logits_app.given_text import measured_html
-from knn_logits_app.page_parts import values_of
+from knn_logits_app.page_parts import Server, values_of
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.visitors import YOUR_TEXT, Visitors
 from knn_logits_app.your_text import build_steps, read_files
@@ -239,22 +240,23 @@ def test_too_much_is_refused_before_anything_is_read(session, tmp_path):
             read_files(session, [str(tmp_path / name) for name in files], Deadline(60), before)
 
 
-def test_a_long_text_is_measured_as_far_as_there_is_time(session, monkeypatch):
-    deadline = Deadline(60)
-    # The time is up after the second of three parts.
-    asked = iter([False] * 3 + [True] * 9)
-    monkeypatch.setattr(Deadline, "expired", property(lambda _: next(asked)))
-    long = f"{MEASURED} " * 200
-    html = measured_html(session, long, Lookup(("manual",)), deadline)
-    assert "lowers the perplexity" in html
-    said = re.search(r"The time was up after the first ([\d,]+) of 11,200 characters\.", html)
-    assert 7_900 < int(said[1].replace(",", "")) <= 8_000
-    monkeypatch.undo()
-    whole = measured_html(session, long, Lookup(("manual",)), Deadline(60))
-    assert "The time was up" not in whole
-    deadline.cancel()
-    with pytest.raises(LimitError, match="stopped"):
-        measured_html(session, long, Lookup(("manual",)), deadline)
+def test_a_build_has_ten_times_the_time_of_an_answer(session, visitors, monkeypatch, tmp_path):
+    now = [0.0]
+    monkeypatch.setattr("knn_logits.hosting.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def steps(session, documents, room, deadline, old):
+        for times in (9, 2):
+            now[0] += times * session.limits.seconds
+            deadline.check()
+            yield "keys", times, None
+
+    monkeypatch.setattr(tab_chat, "build_steps", steps)
+    (tmp_path / "a.txt").write_text(TEXT)
+    request = SimpleNamespace(session_hash="one", request=SimpleNamespace(scope={"arrived": 0.0}))
+    frames = tab_chat.attached(Server(session, visitors), [str(tmp_path / "a.txt")], request)
+    assert next(frames)["attached"] == "Memorizing word pieces: 9"
+    with pytest.raises(LimitError, match="the time limit of 6000 seconds"):
+        next(frames)
 
 
 def test_a_text_is_measured(session):
@@ -273,5 +275,5 @@ def test_a_text_is_measured(session):
     )
     with pytest.raises(LimitError):
         measured_html(session, MEASURED, Lookup(("manual",)), Deadline(0.0))
-    with pytest.raises(LimitError, match="the limit is 40,000"):
+    with pytest.raises(LimitError, match="the limit is 10,000"):
         measured_html(session, "x" * 90_000, Lookup(("manual",)), Deadline(60))

@@ -44,12 +44,6 @@ const saidIn = (frame, read) => {
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 
-// Says how the words of an answer come from the passages below.
-const fromLine = ({ quoted, table, passages }) => {
-  if (table) return passages.length > 1 ? "Quoted, or from a table, in:" : "From the table in:";
-  return quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):";
-};
-
 // An answer as far as it is there: { done, text, ... } as tab_chat.py packs it.
 const replyOf = (frame, tools) => {
   if (!frame || (!frame.done && !frame.text))
@@ -65,7 +59,8 @@ const replyOf = (frame, tools) => {
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : fromLine(frame)) : null,
+    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
+      : frame.quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null
       : h("p", { class: "kl-from" }, h("a", { href: tools.link(), ...LINK }, "Link to this answer")),

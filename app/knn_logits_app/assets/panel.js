@@ -19,12 +19,12 @@ const toAWord = (after, most = AFTER) => {
   return space < 0 ? `${part}…` : `${part.slice(0, space)} …`;
 };
 
-// Names the piece of a word that the numbers are of.
-const pieceOf = (word, states) => (word.tokens.length > 1 ? `its piece “${visible(states[word.piece].text).trim()}”` : null);
+// Names what the numbers of a word's panel are of.
+const pieceOf = (word, states) => (word.tokens.length > 1 ? `its piece “${visible(states[word.piece].text).trim()}”` : "the word");
 
 const shareLine = (word, states) => {
-  const { share, p, p_lm: alone } = states[word.piece], piece = pieceOf(word, states);
-  return [h("b", {}, percent(share)), piece ? ` of the probability of ${piece}` : " of its probability", " comes from the memory",
+  const { share, p, p_lm: alone } = states[word.piece];
+  return [h("b", {}, percent(share)), ` of the probability of ${pieceOf(word, states)} comes from the memory`,
     p !== null && alone !== null ? `; the model alone gave it ${short(alone)}, with the memory ${short(p)}.` : "."];
 };
 
@@ -67,7 +67,7 @@ const sourceItem = (word, one, view) => {
   const found = shownOf(word, one, view.known);
   return h("li", {}, documentLine(one.number, found, [found.entry, found.length ?? 1], view),
     excerpt(found),
-    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of ${pieceOf(word, view.known.states) ?? "the word"}`),
+    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of ${pieceOf(word, view.known.states)}`),
       view.asks ? button("Write without it", () => view.without(documentOf(trace, one.number)),
         { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }) : null));
 };
@@ -115,14 +115,14 @@ const panelOf = (word, view) => {
   const { trace } = view.known.side;
   const span = view.known.spans.find((one) => one.first <= word.number && word.number <= one.last);
   const comes = sources(word, view);
-  const { lmbda, candidates } = view.known.states[word.piece], here = pieceOf(word, view.known.states) ? "at this piece" : "here";
+  const { lmbda, candidates } = view.known.states[word.piece];
   return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
     h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
-      `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${here}.`),
+      `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${word.tokens.length > 1 ? "at this piece" : "here"}.`),
     turning(trace.tokens[word.piece]),
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
