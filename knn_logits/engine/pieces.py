@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice, product
 from typing import Any
 
@@ -102,9 +102,17 @@ class InnerText:
             token for token in dict.fromkeys(ids) if decoded(tokenizer, [token]).strip().isalpha()
         )
         self._behind = list(islice(words, 1))
+        self._known: dict[int, str] = {}
 
-    def parts(self, ids: Iterable[int]) -> list[str]:
+    def parts(self, ids: Sequence[int]) -> list[str]:
         """Returns the text that each of some tokens adds, as `token_texts` does."""
+        for token in set(ids) - self._known.keys():
+            self._known[token] = self._texts([token])[0]
+        texts = [self._known[token] for token in ids]
+        cut = any(_CUT in text for text in texts)
+        return self._texts(ids) if cut or not self._behind else texts
+
+    def _texts(self, ids: Sequence[int]) -> list[str]:
         return token_texts(self._tokenizer, [*self._behind, *ids])[len(self._behind) :]
 
 

@@ -95,7 +95,7 @@ def explain(
         )
     reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, progress)
     if pairs is None and all(store.manifest.learned is None for store in memory.stores):
-        reading.quotations = Quotations(memory.stores)
+        reading.quotations = Quotations(memory.stores, InnerText(tokenizer, ids))
     windows, device = memory.stores[0].manifest.windows, input_device(model)
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
@@ -177,9 +177,7 @@ class _Reading:
     def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
         """Notes verbatim and contradicted words, and words of other sentences."""
         memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
-        text, array = InnerText(tokenizer, ids), np.array(ids)
-        elsewhere = quotations.elsewhere(array, text)
-        differences = quotations.differences(array, text, elsewhere)
+        differences, same, elsewhere = quotations.compare(np.array(ids))
         for difference in differences:
             store = memory.stores[difference.store]
             words = store.tokens[difference.begin : difference.end].tolist()
@@ -202,7 +200,7 @@ class _Reading:
                 # White space in a token of its own is no word.
                 if tokens[place].token.strip():
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
-        for place in quotations.verbatim(differences) - {0}:
+        for place in same - {0}:
             tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
         for place in elsewhere - {0}:
             tokens[place - 1] = replace(tokens[place - 1], elsewhere=True)

@@ -1,13 +1,15 @@
-"""Finds where a text says something else than a passage that it otherwise quotes."""
+"""Compares each sentence of a text with the sentence of a passage that is most like it."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import takewhile
+from itertools import accumulate, combinations, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,25 +20,26 @@ from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 
-# A passage is compared with the text where this many tokens are the same, and a text has what a
-# passage says word for word where that many are.
-_MIN_RUN, _MIN_SHARED = 3, 6
-# The most words of a difference on each side.
-_FURTHEST = 8
-# The most passages that are compared at one position, and the most tokens around those that are the
-# same.
+# A neighbor is a candidate where this many tokens before it are the text's.
+_MIN_RUN = 3
+# The most candidates at one position, and the most tokens whose equality ranks them.
 _PASSAGES, _REACH = 8, 56
-# Number of the strongest voters for a word whose sentences are compared with the text's.
+# Number of the strongest voters for a word, which are candidates, too.
 _VOTERS = 3
-# Minimum number of words that are the same around a difference. Capitalized words do not count,
-# since lines such as "Status: Final" are in many documents. Another number or name needs fewer.
-_WORDS, _FEWER = 4, 3
-# Minimum ratio of the words that are the same, in the sentence around a difference, to its others.
-# A paraphrase has a few words in a row with its passage, too.
-_MOSTLY = 2
-# The most words that open a sentence otherwise than the passage's, if all others are the same.
-_OPENING = 2
-_NO_VOTES = np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64)
+# The most sentences that one of the text is compared with, and the most words of it.
+_CANDIDATES, _LONGEST = 8, 60
+# The documents are read in parts of this many tokens, each with as many around it.
+_PART = 128
+# In the part of a sentence that is compared, a word that differs takes away the evidence of two
+# that are the same. Where both sentences begin or end, two words may differ.
+_AGAINST, _EDGE, _NEVER = 2, 5, 10**6
+# Minimum ratio of the words that are the same to others, in a sentence that is quoted.
+_MOSTLY = 3
+# Minimum number of words that are the same. Capitalized words do not count, since lines such as
+# "Status: Final" are in many documents. Another number or name needs fewer, and so does a sentence
+# behind one that is the passage's, too.
+_WORDS, _FEWER, _FEWEST = 4, 3, 2
+_NO_VOTES = np.empty(0, np.int64), np.empty(0)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -51,70 +54,38 @@ class Difference:
     store: int
     begin: int  # and those of the passage stand at [begin, end) in the datastore's tokens
     end: int
-    same: int  # number of words before and after them that are the same
-
-
-@dataclass
-class _Run:
-    """Tokens [first, last) of a text that a passage has too, from the position `begin` on."""
-
-    first: int
-    last: int
-    begin: int
 
 
 class Quotations:
     """Compares a text with its neighbors, word for word."""
 
-    def __init__(self, stores: Sequence[Datastore]) -> None:
-        self._stores = stores
+    def __init__(self, stores: Sequence[Datastore], text: InnerText) -> None:
+        self._stores, self._text = stores, text
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
-        # By datastore, document, and the distance of the passage from the text in tokens.
-        self._runs: dict[tuple[int, int, int], list[_Run]] = {}
-        self._supported: set[int] = set()
-        self._compared: set[int] = set()  # places of tokens that some passage has in a row
-        # Passages whose words are those of the text up to the next place, by that place.
-        self._going_on: dict[int, set[tuple[int, int]]] = {}
-        self._votes: dict[int, tuple[Array, Array, Array]] = {}
+        # By place: how many tokens before it are the same, a datastore, and a position in it.
+        self._near: dict[int, list[tuple[int, int, int]]] = {}
+        self._votes: dict[int, tuple[Array, Array]] = {}
+        self._parts: dict[tuple[int, int, int], list[_Sentence]] = {}
 
     def look(self, ids: Array, place: int, neighbors: Neighbors, weights: Tensor) -> None:
         """Compares the text before a token with the text before its neighbors."""
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
-        self._votes[place] = values, weights[0].numpy(), entries
-        matches: list[tuple[int, int, int]] = []
+        log_weights = weights[0].numpy()
+        self._votes[place] = values, log_weights
+        near: list[tuple[int, int, int]] = []
         # Entries without a share in the vote do not count.
-        voting = (entries >= 0) & (weights[0].numpy() > -np.inf)
+        voting = (entries >= 0) & (log_weights > -np.inf)
         for number, positions in self._positions(entries[voting]):
             store = self._stores[number]
             tokens, first = np.asarray(store.tokens), store.documents.first
-            matches += (
-                (length, number, position)
-                for position, length in _alike(tokens, first, positions, ids[:place])
-            )
-        quoted = {match for match in matches if match[0] >= _MIN_SHARED}
-        on = {match[1:] for match in quoted} | self._going_on.pop(place, set())
-        same = [
-            (number, position)
-            for number, position in sorted(on)
-            if self._stores[number].tokens[position] == ids[place]
-        ]
-        if same:
-            self._supported.add(place)
-            # An approximate search may miss them at the next place.
-            self._going_on[place + 1] = {
-                (number, position + 1)
-                for number, position in same[:_PASSAGES]
-                if position + 1 < self._document(number, position)[2]
-            }
-        matches.sort(key=lambda match: -match[0])
-        for length, number, position in matches[:_PASSAGES]:
-            if length >= _MIN_SHARED:
-                self._compared.update(range(place - length, place))
-            document, _, _ = self._document(number, position)
-            runs = self._runs.setdefault((number, document, position - place), [])
-            if not runs or runs[-1].last < place - length:
-                runs.append(_Run(place - length, place, position - length))
-            runs[-1].last = place
+            alike = _alike(tokens, first, positions, ids[:place])
+            near += ((length, number, position) for position, length in alike)
+        near.sort(key=lambda one: -one[0])
+        self._near[place] = near[:_PASSAGES]
+        agreeing = np.flatnonzero(voting & (values == ids[place]))
+        strongest = agreeing[np.argsort(-log_weights[agreeing], kind="stable")[:_VOTERS]]
+        for number, positions in self._positions(entries[strongest]):
+            self._near[place] += ((1, number, position) for position in positions.tolist())
 
     def _positions(self, entries: Array) -> Iterator[tuple[int, Array]]:
         """The positions of entries in the tokens of their datastores, by datastore."""
@@ -124,160 +95,219 @@ class Quotations:
                 numbers = numbers[(numbers >= 0) & (numbers < len(store))]
             yield number, numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
 
-    def _document(self, store: int, position: int) -> tuple[int, int, int]:
-        """The document of a position, and its first and last bound."""
-        documents = self._stores[store].documents
-        number = int(documents.at_token(position))
-        return number, documents[number].first, documents[number].first + documents[number].length
-
-    def verbatim(self, differences: Sequence[Difference]) -> set[int]:
-        """The places whose token a passage has, too, after the same six tokens or among them."""
-        differing = {place for gap in differences for place in range(gap.first, gap.last)}
-        return self._supported | (self._compared - differing)
-
-    def elsewhere(self, ids: Array, text: InnerText) -> set[int]:
-        """The places of words that no sentence which is like theirs has.
-
-        It is one that voted, and has most longer words of the text's sentence. Words within a
-        longer quotation do not need it, but for numbers.
-        """
-        words, found = words_in(text.parts(ids)), set[int]()
-        quoted = self._supported | self._compared
-        while words:
-            sentence = words[: len(list(takewhile(_goes_on, words))) + 1]
-            words = words[len(sentence) :]
-            like = self._like(sentence, ids, text)
-            for word in sentence:
-                if not any(word.bare in one for one in like):
-                    places = set(range(word.first, word.last))
-                    found |= places if _has_digit(word) else places - quoted
-        return found
-
-    def _like(self, sentence: Sequence[_Word], ids: Array, text: InnerText) -> list[set[str]]:
-        """The words of sentences that have most longer words of a sentence, and voted for one."""
-        content, found = _content(sentence), list[set[str]]()
-        for word in sentence:
-            if word.bare not in content and not _has_digit(word):
-                continue
-            values, weights, entries = self._votes.get(word.last - 1, _NO_VOTES)
-            agreeing = (values == ids[word.last - 1]) & (weights > -np.inf)
-            strongest = np.argsort(-weights[agreeing], kind="stable")[:_VOTERS]
-            for number, positions in self._positions(entries[agreeing][strongest]):
-                for position in positions.tolist():
-                    _, theirs = self._sentences(number, position, 1, text)
-                    if 2 * len(content & _content(theirs)) > len(content):
-                        found.append({their.bare for their in theirs})
-        return found
-
     def p_knn(self, place: int, token: int) -> float:
         """The probability of a token by the neighbors at a place of the text."""
-        values, log_weights, _ = self._votes.get(place, _NO_VOTES)
+        values, log_weights = self._votes.get(place, _NO_VOTES)
         return float(np.exp(log_weights[values == token]).sum())
 
-    def differences(self, ids: Array, text: InnerText, elsewhere: set[int]) -> list[Difference]:
-        """Finds the differences from the passages that the text quotes, in the text's order."""
-        words, known = words_in(text.parts(ids)), self._supported | self._compared
-        found = [
-            gap
-            for (store, _, _), runs in self._runs.items()
-            for run in runs
-            if not {run.first - 1, run.last} <= known
-            for gap in self._around(store, run, words, text, elsewhere)
-        ]
-        chosen: list[Difference] = []
-        for gap in sorted(found, key=lambda gap: -gap.same):
-            if all(gap.last <= other.first or gap.first >= other.last for other in chosen):
-                chosen.append(gap)
-        return sorted(chosen, key=lambda gap: gap.first)
+    def compare(self, ids: Array) -> tuple[list[Difference], set[int], set[int]]:
+        """Compares each sentence of the text with the one that is most like it.
 
-    def _covers(self, first: int, last: int) -> bool:
-        """Whether a passage has the tokens [first, last) of the text."""
-        return any(
-            run.first <= first
-            and run.last + (run.last in self._supported) >= last
-            and run.last - run.first >= _MIN_SHARED
-            for runs in self._runs.values()
-            for run in runs
-        )
+        Returns:
+            The differences, the places of the words that are the same in both sentences, and those
+            of other words that no sentence has that is about the same.
+        """
+        found, same, elsewhere = list[Difference](), set[int](), set[int]()
+        following: list[_Sentence] = []
+        for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
+            # An approximate search may miss a passage that goes on like the text.
+            candidates, content = [*following, *self._candidates(mine)], _content(mine.words)
+            about = (
+                one for one in candidates if 2 * len(content & _content(one.words)) > len(content)
+            )
+            known = {word.bare for one in about for word in one.words}
+            fits = [
+                _Fit(mine, one, known, _FEWEST if one in following else _WORDS)
+                for one in candidates
+            ]
+            best = max((fit for fit in fits if fit.is_like), key=attrgetter("rank"), default=None)
+            following = list(self._behind(best.theirs)) if best and best.is_quoted else []
+            if best:
+                found += best.differences()
+                same |= set(best.same())
+            for word in mine.words:
+                if word.bare not in known:
+                    elsewhere |= set(range(word.first, word.last)) - same
+        differing = {place for one in found for place in range(one.first, one.last)}
+        return found, same - differing, elsewhere
 
-    def _sentences(
-        self, store: int, begin: int, size: int, text: InnerText
-    ) -> tuple[int, Sequence[_Word]]:
-        """The sentences of some tokens of a document, and the position that they count from."""
-        _, first, end = self._document(store, begin)
-        first = max(first, begin - _REACH)
-        passage = self._stores[store].tokens[first : min(end, begin + size + _REACH)]
-        words = words_in(text.parts(passage.tolist()))
-        return first, _sentences(words, begin - first, begin - first + size)
+    def _candidates(self, mine: _Sentence) -> list[_Sentence]:
+        """The sentences that the neighbors of a sentence's words are in, the likest first."""
+        near = Counter[tuple[int, int]]()
+        for place in range(mine.words[0].first, mine.words[-1].last):
+            for length, number, position in self._near.get(place, ()):
+                near[number, position] += length
+        parts = Counter[tuple[int, int]]()
+        for (number, position), count in near.items():
+            parts[number, position // _PART] += count
+        chosen = {part for part, _ in parts.most_common(_CANDIDATES)}
+        found = Counter[_Sentence]()
+        for (number, position), count in near.items():
+            if (number, position // _PART) in chosen:
+                found[self._sentence(number, position)] += count
+        return [sentence for sentence, _ in found.most_common(_CANDIDATES)]
 
-    def _around(
-        self, store: int, run: _Run, every: Sequence[_Word], text: InnerText, elsewhere: set[int]
-    ) -> Iterator[Difference]:
-        """Finds the differences between the sentences of a run in a passage and in the text."""
-        begin, theirs = self._sentences(store, run.begin, run.last - run.first, text)
-        mine = _sentences(every, run.first, run.last)
-        matcher = SequenceMatcher(None, [w.bare for w in mine], [w.bare for w in theirs], False)
-        codes = matcher.get_opcodes()
-        alike = [w for a, _, size in matcher.get_matching_blocks() for w in mine[a : a + size]]
-        enough = min(len(_content(alike)), sum(map(_is_small, alike))) >= _FEWER
-        mostly = enough and 2 * len(alike) > min(len(mine), len(theirs))
-        # White space that both have is in no sentence.
-        if codes and _opens_otherwise(mine, theirs, codes):
-            # The word after them stands on both sides, too. The text's first token is not traced.
-            _, _, b, _, d = codes[0]
-            one = int(mine[b].last == 1)
-            last, span = mine[b + one].last, (begin + theirs[0].first, begin + theirs[d + one].last)
-            if not self._covers(mine[0].first, last):
-                yield Difference(mine[0].first, last, store, *span, len(alike) - 1 - one)
-        # Other words before and after all those that are the same are no difference.
-        for number, (kind, a, b, c, d) in enumerate(codes[1:-1], start=1):
-            same = "".join(w.bare for w in mine[a:b]) == "".join(w.bare for w in theirs[c:d])
-            if kind == "equal" or same or max(b - a, d - c) > _FURTHEST:
+    def _behind(self, sentence: _Sentence) -> Iterator[_Sentence]:
+        """The next sentence of the document, if there is one."""
+        end, documents = sentence.words[-1].last, self._stores[sentence.store].documents
+        if documents.at_token(end) == documents.at_token(end - 1):
+            yield self._sentence(sentence.store, end)
+
+    def _sentence(self, number: int, position: int) -> _Sentence:
+        """The sentence of a document that has a token, or begins behind it."""
+        documents = self._stores[number].documents
+        document, part = int(documents.at_token(position)), position // _PART
+        if (number, document, part) not in self._parts:
+            first, length = documents[document].first, documents[document].length
+            begin, end = max(first, (part - 1) * _PART), min(first + length, (part + 2) * _PART)
+            tokens = self._stores[number].tokens[begin:end].tolist()
+            cut = _sentences(words_in(self._text.parts(tokens), begin))
+            whole = begin == first, end == first + length
+            self._parts[number, document, part] = [
+                _Sentence(words, whole[0] or at > 0, whole[1] or at < len(cut) - 1, number)
+                for at, words in enumerate(cut)
+            ]
+        sentences = self._parts[number, document, part]
+        behind = (one for one in sentences if one.words[-1].last > position)
+        return next(behind, sentences[-1])
+
+
+class _Sentence(NamedTuple):
+    """Words of a sentence, and whether they are its first and its last."""
+
+    words: tuple[_Word, ...]
+    opens: bool
+    closes: bool
+    store: int = -1
+
+
+class _Block(NamedTuple):
+    """Words of a text and of a passage in their place, which are the same or not."""
+
+    same: bool
+    mine: Sequence[_Word]
+    theirs: Sequence[_Word]
+
+    @property
+    def size(self) -> int:
+        return max(_count(self.mine), _count(self.theirs))
+
+
+class _Fit:
+    """A sentence of a text beside one of a passage, and the part where most words are the same."""
+
+    def __init__(self, mine: _Sentence, theirs: _Sentence, known: set[str], least: int) -> None:
+        self._mine, self.theirs, self._known = mine, theirs, known
+        self._blocks = blocks = _blocks(mine.words, theirs.words)
+        sums = [0, *accumulate(map(self._worth, range(len(blocks))))]
+        spans = combinations(range(len(sums)), 2)
+        score, first, end = max((sums[end] - sums[first], first, end) for first, end in spans)
+        self._part, inside = range(first, end), blocks[first:end]
+        outside = [*blocks[:first], *blocks[end:]]
+        around = sum(_count(block.mine) for block in outside)
+        others = min(around, sum(_count(block.theirs) for block in outside))
+        others += sum(block.size for block in inside if not block.same)
+        same = sum(block.size for block in inside if block.same)
+        self.is_quoted = _small(inside) >= least and same >= _MOSTLY * others
+        # Words at an end differ only if all others are compared.
+        self._whole = range(bool(around), len(blocks) - bool(around))
+        alike = [word for block in blocks if block.same for word in block.mine]
+        enough = min(len(_content(alike)), _small(blocks)) >= _FEWER
+        self._is_mostly = enough and 2 * len(alike) > min(len(mine.words), len(theirs.words))
+        self.is_like = self.is_quoted or any(map(self._names_another, range(len(blocks))))
+        self.rank = self.is_quoted, score
+
+    def same(self) -> Iterator[int]:
+        """The places of the text whose words the passage has, too."""
+        for number, block in enumerate(self._blocks):
+            if block.same and (number in self._part or not self.is_quoted):
+                yield from range(block.mine[0].first, block.mine[-1].last)
+
+    def differences(self) -> Iterator[Difference]:
+        """The words in whose place the passage has others."""
+        for number, (same, mine, theirs) in enumerate(self._blocks):
+            same = same or "".join(_bares(mine)) == "".join(_bares(theirs))
+            quoted = self.is_quoted and number in self._part and number in self._whole
+            if same or not (quoted or self._names_another(number)):
                 continue
-            # Sentences that were put in or left out are no difference, and headings neither.
-            if any(map(_ends_sentence, (*mine[a:b], *theirs[c:d]))):
-                continue
-            left, right = codes[number - 1][1], codes[number + 1][2]
-            size, beside = max(b - a, d - c), a - left + right - b
-            new = [w for w in mine[a:b] if not elsewhere.isdisjoint(range(w.first, w.last))]
-            ours, others = _telling(new) - _telling(theirs), _telling(theirs[c:d]) - _telling(mine)
-            other = {one[0].isdigit() for one in ours} & {one[0].isdigit() for one in others}
-            named = mostly and other and beside >= _FEWER and _goes_on(mine[a - 1])
-            if not (named or _is_quoted(mine[:a][::-1], mine[b:], a - left, right - b, size)):
-                continue
-            # It is in another passage after the same word, too.
-            if self._covers(mine[a - 1].first, mine[max(a, b - 1)].last):
-                continue
-            if a == b or c == d:
-                # Words were left out or put in: the word beside them stands on both sides.
-                a, b, c, d = (a, b + 1, c, d + 1) if mine[b].bare else (a - 1, b, c - 1, d)
-            span = begin + theirs[c].first, begin + theirs[d - 1].last
-            yield Difference(mine[a].first, mine[b - 1].last, store, *span, right - left - (b - a))
+            # Where words were left out or put in, the word beside them stands on both sides. So it
+            # does where the first token is all that differs, since nothing predicts it.
+            beside = list(self._beside(number))
+            while beside and not (mine and theirs and mine[-1].last > 1):
+                ours, others = beside.pop(0)
+                mine = sorted((*mine, ours), key=attrgetter("first"))
+                theirs = sorted((*theirs, others), key=attrgetter("first"))
+            span = theirs[0].first, theirs[-1].last
+            yield Difference(mine[0].first, mine[-1].last, self.theirs.store, *span)
+
+    def _beside(self, number: int) -> Iterator[tuple[_Word, _Word]]:
+        """The words behind a block, or before it if only a sign is behind it."""
+        _, mine, theirs = self._blocks[min(number + 1, len(self._blocks) - 1)]
+        if number and not (mine and mine[0].bare):
+            _, mine, theirs = self._blocks[number - 1]
+            mine, theirs = mine[::-1], theirs[::-1]
+        return zip(mine, theirs, strict=False)
+
+    def _worth(self, number: int) -> int:
+        """What the words of a block are worth as evidence for a quotation."""
+        block, last = self._blocks[number], len(self._blocks) - 1
+        if block.same:
+            return block.size
+        if 0 < number < last:
+            return -_AGAINST * block.size
+        both, words = (self._mine, self.theirs), (*block.mine, *block.theirs)
+        ends = all(one.closes if number else one.opens for one in both)
+        heading = not number and any("\n" in word.written for word in words)
+        whole = not heading and all(word.bare or _ends_sentence(word) for word in words)
+        return _EDGE - _AGAINST * block.size if ends and whole else -_NEVER
+
+    def _names_another(self, number: int) -> bool:
+        """Whether the passage has another number or name, in a sentence that is not quoted."""
+        if not self._is_mostly or number in (0, len(self._blocks) - 1):
+            return False
+        _, mine, theirs = self._blocks[number]
+        ours = _telling([word for word in mine if word.bare not in self._known])
+        ours -= _telling(self.theirs.words)
+        others = _telling(theirs) - _telling(self._mine.words)
+        kinds = {one[0].isdigit() for one in ours} & {one[0].isdigit() for one in others}
+        beside = len(self._blocks[number - 1].mine) + len(self._blocks[number + 1].mine)
+        return bool(kinds) and beside >= _FEWER
 
 
-def _opens_otherwise(
-    mine: Sequence[_Word], theirs: Sequence[_Word], codes: Sequence[tuple[str, int, int, int, int]]
-) -> bool:
-    """Whether a passage has all but the first words, as of "Open it" and "Do not open it"."""
-    (kind, _, b, _, d), *rest = codes
-    changed = [word for kind, a, b, _, _ in rest if kind != "equal" for word in mine[a:b]]
-    return (
-        kind != "equal"
-        and max(b, d) <= _OPENING
-        and all(word.bare and "\n" not in word.written for word in (*mine[:b], *theirs[:d]))
-        and sum(map(_is_small, mine[b:])) >= _FEWER
-        and not any(word.bare for word in changed)
-    )
+def _blocks(mine: Sequence[_Word], theirs: Sequence[_Word]) -> list[_Block]:
+    """Aligns two sentences.
+
+    Blocks of words that differ and of words that are the same take turns. The first and the last
+    differ, and may be empty.
+    """
+    matcher = SequenceMatcher(None, _bares(mine), _bares(theirs), autojunk=False)
+    blocks, a, c = list[_Block](), 0, 0
+    for b, d, size in matcher.get_matching_blocks():
+        blocks.append(_Block(False, mine[a:b], theirs[c:d]))
+        a, c = b + size, d + size
+        blocks.append(_Block(True, mine[b:a], theirs[d:c]))
+    return blocks[:-1]
 
 
-def _sentences(words: Sequence[_Word], first: int, last: int) -> Sequence[_Word]:
-    """The words of the sentences that have the tokens [first, last)."""
-    inside = [at for at, word in enumerate(words) if word.last > first and word.first < last]
-    if not inside:
-        return []
-    before = list(takewhile(_goes_on, words[: inside[0]][::-1]))
-    after = list(takewhile(_goes_on, words[inside[-1] :]))
-    return words[inside[0] - len(before) : inside[-1] + len(after) + 1]
+def _pieces(words: Sequence[_Word]) -> Iterator[_Sentence]:
+    """The sentences of a text. Long ones, such as tables, are cut."""
+    for sentence in _sentences(words):
+        for first in range(0, len(sentence), _LONGEST):
+            part = sentence[first : first + _LONGEST]
+            yield _Sentence(part, opens=not first, closes=first + len(part) == len(sentence))
+
+
+def _sentences(words: Sequence[_Word]) -> list[tuple[_Word, ...]]:
+    """Cuts words into sentences."""
+    ends = [number for number, word in enumerate(words, 1) if _ends_sentence(word)]
+    bounds = pairwise([0, *ends, len(words)])
+    return [tuple(words[first:end]) for first, end in bounds if first < end]
+
+
+def _small(blocks: Sequence[_Block]) -> int:
+    """The number of words that are the same, without a capital in one of the sentences."""
+    pairs = (zip(one.mine, one.theirs, strict=True) for one in blocks if one.same)
+    return sum(any(map(_is_small, pair)) for block in pairs for pair in block)
 
 
 def _content(words: Sequence[_Word]) -> set[str]:
@@ -291,8 +321,13 @@ def _telling(words: Sequence[_Word]) -> set[str]:
     return names.union(*(_NUMBER.findall(_THOUSANDS.sub("", word.written)) for word in words))
 
 
-def _has_digit(word: _Word) -> bool:
-    return any(map(str.isdigit, word.bare))
+def _bares(words: Sequence[_Word]) -> list[str]:
+    return [word.bare for word in words]
+
+
+def _count(words: Sequence[_Word]) -> int:
+    """The number of words without signs."""
+    return sum(bool(word.bare) for word in words)
 
 
 def _alike(
@@ -320,12 +355,14 @@ class _Word(NamedTuple):
     last: int
 
 
-def words_in(parts: Sequence[str]) -> list[_Word]:
-    """Finds the words in the texts of some tokens; signs after a word are a word of their own."""
-    ends = np.cumsum([len(part) for part in parts])
-    words = []
+def words_in(parts: Sequence[str], begin: int = 0) -> list[_Word]:
+    """Finds the words in the texts of some tokens; signs after a word are a word of their own.
+
+    The tokens are numbered from `begin` on.
+    """
+    words, places = list[str](), list[tuple[int, int]]()
     for match in re.finditer(r"\S+\s*", "".join(parts)):
-        written, begin = match[0], match.start()
+        written, start = match[0], match.start()
         letters = [
             at
             for at, sign in enumerate(written, 1)
@@ -333,43 +370,23 @@ def words_in(parts: Sequence[str]) -> list[_Word]:
         ]
         size = letters[-1] if letters and written[letters[-1] :].strip() else len(written)
         for part in filter(None, (written[:size], written[size:])):
-            bounds = begin, begin + len(part.rstrip()) - 1
-            begin += len(part)
-            first, last = np.searchsorted(ends, bounds, side="right").tolist()
-            while first and not parts[first - 1]:
-                first -= 1  # the first bytes of a character that several tokens make
-            words.append(_Word(_bare(part), part, first, last + 1))
-    return words
-
-
-def _is_quoted(
-    before: Sequence[_Word], after: Sequence[_Word], left: int, right: int, size: int
-) -> bool:
-    """Whether enough words of a difference's sentence are the same.
-
-    Of the words before it, the nearest first, `left` are the same, and `right` of those after it.
-    """
-    sides = [list(takewhile(_goes_on, side)) for side in (before, after)]
-    same = sides[0][:left], sides[1][:right]
-    unlike = sides[0][left:], sides[1][right:]
-    others = [sum(bool(word.bare) for word in side) for side in unlike]
-    alike = sum(bool(word.bare) for side in same for word in side)
-    small = [sum(map(_is_small, side)) for side in same]
-    # A sentence may begin with names and numbers only, as with a date. Its first word is cut
-    # otherwise if a line begins with it. Its last word may be the difference.
-    begins = small[0] > 0 or others[0] <= 1
-    closes = small[1] > 0 or len(sides[1]) <= right
-    return begins and closes and sum(small) >= _WORDS and alike >= _MOSTLY * (sum(others) + size)
+            words.append(part)
+            places.append((start, start + len(part.rstrip()) - 1))
+            start += len(part)
+    found = []
+    ends = np.cumsum([len(part) for part in parts])
+    bounds = ends.searchsorted(np.array(places, np.int64).reshape(-1, 2), side="right").tolist()
+    for word, (first, last) in zip(words, bounds, strict=True):
+        while first and not parts[first - 1]:
+            first -= 1  # the first bytes of a character that several tokens make
+        found.append(_Word(_bare(word), word, begin + first, begin + last + 1))
+    return found
 
 
 def _ends_sentence(word: _Word) -> bool:
     """Whether a word is a sign that ends a sentence, or the last of a paragraph."""
     ends = r"\n\s*\n" if word.bare else r"[.!?]|\n\s*\n"
     return bool(re.search(ends, word.written))
-
-
-def _goes_on(word: _Word) -> bool:
-    return not _ends_sentence(word)
 
 
 def _is_small(word: _Word) -> bool:

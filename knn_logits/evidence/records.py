@@ -137,12 +137,12 @@ class TokenTrace:
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
         by_model: The model's likeliest token, if it is known and is not this token.
-        by_memory: The words of a passage that the text quotes but for these. Only a text that is
+        by_memory: The words that a passage has in a sentence like this one. Only a text that is
             explained is compared with passages.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
-        verbatim: Whether the text stands in a document here: a passage has this token after the
-            same six words or pieces of words, or among them, whatever the vote says.
+        verbatim: Whether the sentence of a passage that is most like the text's sentence has its
+            word here, too, whatever the vote says.
         elsewhere: Whether no sentence of a passage has its word beside most of the longer words of
             the text's sentence. Only a text that is explained is compared with passages.
         special: Whether it is a token of the tokenizer's own, such as the end of a text. It
@@ -177,7 +177,7 @@ class TokenTrace:
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
-        if self.by_memory is not None and not self.verbatim:
+        if self.by_memory is not None:
             return "contradicted"
         if self.elsewhere or self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
