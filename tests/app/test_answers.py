@@ -82,7 +82,7 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     listed = "Your text: bend it · Source: straighten the cover (Error E941, page 3)"
     assert shown(page, ".kl-differences") == listed
     assert shown(page, ".kl-headline") == (
-        "1 difference in the 2 of 4 words that were compared with a passage. Nothing is known of "
+        "1 difference in 2 of 4 words that were compared with a passage. Nothing is known of "
         "the rest."
     )
     said = "The memory says straighten the cover here."
@@ -95,7 +95,7 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     # Nothing predicts the first word, which is compared with the next one.
     page = drawing(views.frame({"text": answer(*against, prompt="Never")}, {}, kind="explain"))
     assert shown(page, ".kl-differences").startswith("Your text: Never bend it · Source: straight")
-    assert shown(page, ".kl-headline").startswith("1 difference in the 3 of 3 words")
+    assert shown(page, ".kl-headline").startswith("1 difference in all 3 words")
 
 
 def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing):

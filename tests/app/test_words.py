@@ -86,7 +86,7 @@ def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():
 def test_an_answer_of_no_words_and_a_text_of_no_passage_say_so():
     assert drawn(token(" ", 0.9, changed=True))["headline"] == "No word was written."
     assert drawn(token(" to", 0.9), kind="explain")["headline"] == (
-        "Nothing was compared: no passage has six words of this text in a row."
+        "Nothing was compared: no passage has a sentence like one of this text."
     )
 
 

@@ -58,9 +58,10 @@ const headline = (data, known, same, other) => {
     const compared = words.filter(isCompared).length + (words.length && isCompared(words[0]) ? opening : 0);
     const different = differencesOf(known).length;
     const all = words.length + opening;
-    if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has six words of this text in a row."];
-    return [h("b", {}, `${different ? count(different, "difference") : "No difference"} in the ${compared} of ${count(all, "word")} that were compared with a passage`), ".",
-      compared < all ? " Nothing is known of the rest." : ""];
+    if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has a sentence like one of this text."];
+    const some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
+    const said = different ? `${count(different, "difference")} in ${some} that were compared with a passage` : `The same in a passage: ${some}`;
+    return [h("b", {}, said), ".", compared < all ? " Nothing is known of the rest." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
   const and = agreed ? `, and agreed to ${agreed}.` : ".";
