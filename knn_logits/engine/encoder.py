@@ -79,7 +79,7 @@ class Encoder:
             raise ConfigError(f"the sentence encoder {name} cannot be opened: {reason}") from error
         self._by_first = bool(pooling.get("pooling_mode_cls_token"))
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model.eval().to(self._device)
+        self.model = model.eval().to(self._device)
         self.sha256 = _sha256(model, self._by_first)
         if self._device.type == "cpu" and multiplies_in(torch.bfloat16):
             model.bfloat16()
@@ -102,7 +102,7 @@ class Encoder:
         Some encoders read a text after other words if its kind is "query".
         """
         vectors = np.zeros((len(texts), self.dim), np.float32)
-        for rows in _batches(texts, _BATCH):
+        for rows in batches(texts, _BATCH):
             states, mask, _ = self._states([texts[row] for row in rows], kind)
             weights = mask[:, :, None].float()
             mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
@@ -133,7 +133,7 @@ class Encoder:
             return self.late_interaction(texts, question[start:], before)
         counted &= asked_ends > start
         found: Array = np.zeros((2, len(texts)), np.float32)
-        for rows in _batches(texts, _COMPARED_AT_ONCE):
+        for rows in batches(texts, _COMPARED_AT_ONCE):
             states, mask, ends = self._states([texts[row] for row in rows], "document")
             spans = torch.tensor([before[row] if before else (0, 0) for row in rows]).to(ends)
             context = (ends > spans[:, :1]) & (ends <= spans[:, 1:])
@@ -143,25 +143,27 @@ class Encoder:
         low, mean = (found - unrelated) / (1.0 - unrelated)
         return low, mean
 
+    def tokenize(self, texts: Sequence[Any], most: int, **more: Any) -> Any:
+        """The model's inputs for texts, or pairs of them, of at most so many tokens."""
+        settings = {"padding": True, "truncation": True, "return_tensors": "pt", **more}
+        with self._lock:  # padding is a state of the tokenizer
+            return self._tokenizer(texts, max_length=most, **settings).to(self._device)
+
     def _states(
         self, texts: Sequence[str], kind: str, *, special: bool = True
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The states of tokens, [texts, tokens, dim], which count, and where they end in texts."""
         prompt = (self._prompts.get("prompts") or {}).get(kind) or ""
-        with self._lock:  # padding is a state of the tokenizer
-            inputs = self._tokenizer(
-                [prompt + text for text in texts],
-                padding=True,
-                truncation=True,
-                max_length=_MAX_TOKENS,
-                return_special_tokens_mask=True,
-                return_offsets_mapping=True,
-                return_tensors="pt",
-            ).to(self._device)
+        inputs = self.tokenize(
+            [prompt + text for text in texts],
+            _MAX_TOKENS,
+            return_special_tokens_mask=True,
+            return_offsets_mapping=True,
+        )
         marks, mask = inputs.pop("special_tokens_mask"), inputs["attention_mask"].bool()
         ends = inputs.pop("offset_mapping")[:, :, 1] - len(prompt)
         counted = mask if special else mask & (marks == 0)
-        return self._model(**inputs).last_hidden_state.float(), counted, ends
+        return self.model(**inputs).last_hidden_state.float(), counted, ends
 
     def similarities(self, vectors: Array, query: Array) -> Array:
         """Compares vectors [texts, dim] with that of a question: 0 like unrelated sentences.
@@ -196,7 +198,7 @@ def _sha256(model: Any, by_first: bool) -> str:
     return digest.hexdigest()
 
 
-def _batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
+def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
     """The numbers of texts in batches of about the same length, which need little padding."""
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     return (order[start : start + size] for start in range(0, len(order), size))

@@ -57,7 +57,7 @@ def test_an_encoder_runs_in_bfloat16_where_the_processor_has_it(tiny_encoder, mo
     for found in ({}, {"avx512_bf16": True}):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found, raising=False)
         encoders.append(Encoder(tiny_encoder))
-    assert [encoder._model.dtype for encoder in encoders] == [torch.float32, torch.bfloat16]
+    assert [encoder.model.dtype for encoder in encoders] == [torch.float32, torch.bfloat16]
     assert encoders[0].sha256 == encoders[1].sha256
     single, half = (encoder.encode(FIRST) for encoder in encoders)
     assert np.einsum("ij,ij->i", single, half).min() > 0.999
