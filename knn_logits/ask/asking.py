@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from knn_logits.ask.answer import DECLINED, NO_ANSWER, Answer, AnswerToken, PassageEffect
-from knn_logits.ask.effects import log_prob, sources_of_words
+from knn_logits.ask.effects import sources_of_words
 from knn_logits.ask.messages import (
     Message,
     chat_prompt,
@@ -23,7 +23,7 @@ from knn_logits.ask.ranking import Found, Ranking
 from knn_logits.ask.reading import reads, write
 from knn_logits.engine.compatibility import check_tokenizer
 from knn_logits.engine.encoder import Encoder, encoder_of
-from knn_logits.engine.forward import evaluating
+from knn_logits.engine.forward import evaluating, log_prob
 from knn_logits.engine.pairs import context_length
 from knn_logits.engine.passages import Passage, sentence_span
 from knn_logits.engine.pieces import token_texts

@@ -19,6 +19,7 @@ import numpy as np
 from knn_logits.arrays import Array
 from knn_logits.engine.encoder import Encoder
 from knn_logits.engine.passages import Passage, Sentence, bm25s, read_passages, words_of
+from knn_logits.engine.reader import reader_of
 from knn_logits.store.datastore import Datastore
 
 logger = logging.getLogger(__name__)
@@ -26,26 +27,28 @@ logger = logging.getLogger(__name__)
 # The weight of BM25 beside the similarity: of 0.2 to 0.7 about the best on XQuAD. The share of the
 # question's words has the same weight among the sentences that are compared token by token.
 _WORDS_WEIGHT = 0.25
-# The number of sentences that are compared token by token, and the weight of this comparison: of
-# 0.3 to 10 about the best on XQuAD and NQ-open.
-_RERANKED, _TOKENS_WEIGHT = 10, 2.7
+# The number of sentences that are compared token by token and by the reader, and the weights of
+# both comparisons: of 0.3 to 10, and of 0.02 to 2, about the best on XQuAD and NQ-open.
+_RERANKED, _TOKENS_WEIGHT, _ODDS_WEIGHT = 10, 2.7, 0.1
 # The number of sentences that are read once more, after the one before them; what is added to their
 # closeness, since a longer text blurs it; the gain from which both are quoted; and by how much the
 # score of a sentence beside the best may be less, so that it is quoted too.
 _REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
-# Chosen on XQuAD, with and without the paragraph that answers, and on CLAP NQ: 83% or more of the
-# questions that have an answer there pass, and 60% of XQuAD's by shared words.
-_GAP_WEIGHT, _MIN_CLOSENESS, _MIN_SHARED = 2.25, 0.763, 0.69
+# Weights of the gap and of the reader's log-odds for an answer, and the sum that it needs: with a
+# reader, with an encoder alone, and by shared words. Chosen on CLAP NQ, XQuAD with and without the
+# paragraph that answers, and SQuAD 2.0 (the reader): 82% of the answerable pass, 60% by words.
+_WITH_READER, _WITH_ENCODER, _BY_WORDS = (1.0, 0.075, 0.659), (2.25, 0.0, 0.763), (2.25, 0.0, 0.69)
 # How close a sentence without all words of a question after another one has to be to it alone.
 _MIN_ALONE = 0.2
 _STALE = "sentences end elsewhere than when they were encoded: build the datastore again"
 
 
 class Closeness(NamedTuple):
-    """How close a sentence is to a question, token by token: see `Encoder.late_interaction`."""
+    """How close a sentence is to a question: see `Encoder.late_interaction`, or by its words."""
 
-    lowest: float  # the soft minimum, of the sentence alone or after the one before it
+    lowest: float  # the soft minimum, alone or after the sentence before it; or the words' share
     mean: float  # of the sentence alone
+    log_odds: float | None  # that it answers the question: see `Reader.log_odds`
     needs_before: bool = False  # whether the sentence before it says what it is about
 
 
@@ -57,8 +60,7 @@ class Found:
         passage: Its passage.
         sentence: The sentence.
         similarity: See `Encoder.similarities`; None without an encoder.
-        closeness: None without an encoder, and beyond the best.
-        shared: The share of the question's words that it has, by idf, in [0, 1].
+        closeness: None beyond the best.
         quote: The sentence, with those around it that are quoted too.
     """
 
@@ -66,7 +68,6 @@ class Found:
     sentence: Sentence
     similarity: float | None
     closeness: Closeness | None
-    shared: float
     quote: str
 
 
@@ -89,7 +90,7 @@ class Ranking:
         if any(words):
             self._index = bm25s().BM25()
             self._index.index(words, show_progress=False)
-        self._encoder = encoder
+        self._encoder, self._reader = encoder, reader_of(encoder) if encoder else None
         kept = [store.vectors for store, read in parts if read and encoder]
         self._vectors = [vectors for vectors in kept if vectors is not None]
         if sum(map(len, self._vectors)) != len(self.rows):
@@ -128,20 +129,19 @@ class Ranking:
         best = np.argsort(-score, kind="stable")[: min(number, int(shown.sum()))]
         near = best[:_RERANKED].tolist()
         start = len(whole) - len(question)
-        compared = self._compared(whole, start, near, asked, score) if self._vectors else {}
+        compared = self._compared(whole, start, near, asked, score)
         best[: len(near)] = sorted(near, key=lambda row: -score[row])
         found = []
         for row in best.tolist():
             similarity = None if similarities is None else float(similarities[row])
             passage, sentence = self.rows[row]
-            shared = self._shared(self._words[row], asked)
             closeness, quote = compared.get(row), sentence.text
-            alike = {one for one in compared if score[one] >= score[row] - _NEARLY}
+            alike = {one for one in near if self._vectors and score[one] >= score[row] - _NEARLY}
             if sentence.before and ((closeness and closeness.needs_before) or row - 1 in alike):
                 quote = passage.joined(sentence.before, quote)
             if row + 1 in alike and self.rows[row + 1][1].before == sentence.text:
                 quote = passage.joined(quote, self.rows[row + 1][1].text)
-            found.append(Found(passage, sentence, similarity, closeness, shared, quote))
+            found.append(Found(passage, sentence, similarity, closeness, quote))
         return found
 
     def _shared(self, words: Collection[str], asked: Collection[str]) -> float:
@@ -153,26 +153,34 @@ class Ranking:
         self, question: str, start: int, rows: Sequence[int], asked: Sequence[str], score: Array
     ) -> dict[int, Closeness]:
         """Compares sentences with a question's tokens from `start`, and adds to their scores."""
-        if self._encoder is None or not rows:
-            return {}
+        if self._encoder is None or not self._vectors or not rows:
+            shares = {row: self._shared(self._words[row], asked) for row in rows}
+            return {row: Closeness(share, share, None) for row, share in shares.items()}
         read = {row: self.rows[row] for row in rows}
         texts = [passage.below(sentence) for passage, sentence in read.values()]
-        pairs = np.transpose(self._encoder.late_interaction(texts, question, start=start)).tolist()
-        found = {row: Closeness(*pair) for row, pair in zip(rows, pairs, strict=True)}
+        longer = {row: passage.in_context(sentence) for row, (passage, sentence) in read.items()}
+        odds: list[float | None] = [None] * len(rows)
+        if self._reader is not None:
+            odds = self._reader.log_odds(question, [text for text, _ in longer.values()]).tolist()
+        lowest, means = self._encoder.late_interaction(texts, question, start=start)
+        columns = (lowest.tolist(), means.tolist(), odds)
+        found = {row: Closeness(*one) for row, *one in zip(rows, *columns, strict=True)}
         for row, (passage, sentence) in read.items():
             words = self._words[row].union(words_of(sentence.before, passage.language))
             shared = self._shared(self._words[row], asked) + self._shared(words, asked)
             score[row] += _TOKENS_WEIGHT * found[row].lowest + _WORDS_WEIGHT * shared / 2
+            score[row] += _ODDS_WEIGHT * (found[row].log_odds or 0.0)
         best = sorted(rows, key=lambda row: -score[row])[:_REREAD]
-        later = {row: read[row][0].in_context(read[row][1]) for row in best if read[row][1].before}
+        later = [row for row in best if read[row][1].before]
         if later:
-            longer, spans = zip(*later.values(), strict=True)
-            lowest, _ = self._encoder.late_interaction(longer, question, spans, start)
+            whole, spans = zip(*(longer[row] for row in later), strict=True)
+            lowest, _ = self._encoder.late_interaction(whole, question, spans, start)
             for row, low in zip(later, (lowest + _LONGER).tolist(), strict=True):
                 gained = low - found[row].lowest
                 if gained > 0:
                     score[row] += _TOKENS_WEIGHT * gained
-                    found[row] = Closeness(low, found[row].mean, gained > _NEEDS_BEFORE)
+                    needs_before = gained > _NEEDS_BEFORE
+                    found[row] = found[row]._replace(lowest=low, needs_before=needs_before)
         if start and asked:
             lowest, _ = self._encoder.late_interaction(texts, question[start:])
             for row, low in zip(rows, lowest.tolist(), strict=True):
@@ -185,18 +193,20 @@ class Ranking:
     def margin(found: Sequence[Found]) -> float:
         """By how much the first of the sentences that were found exceeds what an answer needs.
 
-        It has to have each of the question's tokens, and the closest to stand out from the next
-        five. Without an encoder shared words are compared. Below 0 it is no answer.
+        It has to have each of the question's tokens, the reader has to take it for an answer, and
+        the closest has to stand out from the next five. Below 0 it is no answer.
         """
-        close = [row.closeness for row in found if row.closeness is not None]
-        if close:
-            lowest, values, least = close[0].lowest, [row.mean for row in close], _MIN_CLOSENESS
-        else:
-            values = [row.shared for row in found[:_RERANKED]] + [0.0]
-            lowest, least = values[0], _MIN_SHARED
+        close = [row.closeness for row in found if row.closeness] or [Closeness(0.0, 0.0, None)]
+        lowest, _, odds, _ = close[0]
+        values, weights = [one.mean for one in close], _WITH_READER
+        if not found or found[0].similarity is None:
+            values, weights = [*values, 0.0], _BY_WORDS
+        elif odds is None:
+            weights = _WITH_ENCODER
+        gap_weight, odds_weight, least = weights
         largest, *others = sorted(values, reverse=True)[:6]
         gap = largest - sum(others or [largest]) / max(1, len(others))
-        return lowest + _GAP_WEIGHT * gap - least
+        return lowest + gap_weight * gap + odds_weight * (odds or 0.0) - least
 
     def _similarities(self, question: str) -> Array | None:
         """The similarity of each passage and sentence, or None without vectors."""

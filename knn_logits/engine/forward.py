@@ -46,6 +46,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@torch.no_grad()
+def log_prob(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
+    """Scores an answer of at least one token after a prompt in one pass.
+
+    The difference that a passage in the prompt makes is the leave-one-out attribution of
+    Cohen-Wang et al. (2024), "ContextCite", section 2.
+    """
+    ids = torch.tensor([[*prompt, *answer]], device=input_device(model))
+    logits = model(input_ids=ids, use_cache=False, logits_to_keep=len(answer) + 1).logits
+    log_p = torch.log_softmax(logits[0, -len(answer) - 1 : -1].float(), dim=-1)
+    tokens = ids[0, len(prompt) :, None].to(log_p.device)
+    return float(log_p.gather(1, tokens).sum())
+
+
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
     """Puts sequences of tokens into one tensor."""
     longest = max(len(row) for row in rows)

@@ -97,6 +97,8 @@ class Passage:
     def in_context(self, sentence: Sentence) -> tuple[str, tuple[int, int]]:
         """A sentence as in `below`, after the one before it, and where that one stands."""
         text = self.below(sentence)
+        if not sentence.before:
+            return text, (0, 0)
         at, before = len(text) - len(unlinked(sentence.text)), unlinked(sentence.before)
         return f"{text[:at]}{before} {text[at:]}", (at, at + len(before))
 
