@@ -16,6 +16,7 @@ import re
 import time
 from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 import sentencex
 import torch
@@ -208,7 +209,7 @@ def main():
             dist.broadcast(spent, 0)
             done = float(spent) / 60 / options.minutes
             if first:
-                print(f"{done:.0%}, step {step}, loss {sum(losses[-100:]) / 100:.3f}", flush=True)
+                print(f"{done:.0%}, step {step}, loss {fmean(losses[-100:]):.3f}", flush=True)
             if done >= 1:
                 break
     if first:
