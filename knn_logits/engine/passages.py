@@ -7,7 +7,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -95,12 +95,20 @@ class Passage:
         return f"{self.above}\n{text}" if self.above else text
 
     def in_context(self, sentence: Sentence) -> tuple[str, tuple[int, int]]:
-        """A sentence as in `below`, after the one before it, and where that one stands."""
-        text = self.below(sentence)
+        """A sentence as in `below`, after the one before it, and where that one stands.
+
+        Of a longer introduction only the last sentence is read, since another may be the answer.
+        """
         if not sentence.before:
-            return text, (0, 0)
+            return self.below(replace(sentence, lead=self.introduction(sentence))), (0, 0)
+        text = self.below(sentence)
         at, before = len(text) - len(unlinked(sentence.text)), unlinked(sentence.before)
         return f"{text[:at]}{before} {text[at:]}", (at, at + len(before))
+
+    def introduction(self, sentence: Sentence) -> str:
+        """The last sentence of what introduces a sentence; "" if nothing does."""
+        *_, last = ["", *cut_sentences(sentence.lead, "p", self.language)]
+        return last
 
     def joined(self, sentence: str, following: str) -> str:
         """Two sentences as the text has them: some scripts put no space between sentences."""
@@ -114,7 +122,7 @@ class Passage:
         """
         if sentence.shown(quote) != quote:
             return sentence.shown(quote)
-        *_, lead = ["", *cut_sentences(sentence.lead, "p", self.language)]
+        lead = self.introduction(sentence)
         if lead and not _ENDS.search(lead):
             first, last = sentence_span(self.text, lead) or (0, 0)
             return f"{self.text[first:last] or lead}\n{quote}"
