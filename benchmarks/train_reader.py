@@ -10,7 +10,6 @@ else. The processes train on different examples, and take the mean of their weig
 import argparse
 import json
 import math
-import os
 import random
 import re
 import time
@@ -29,6 +28,7 @@ from torch.nn.utils import clip_grad_norm_, parameters_to_vector, vector_to_para
 from transformers import AutoModel, AutoTokenizer
 
 from knn_logits.engine.encoder import default_encoder
+from knn_logits.engine.reader import pooled
 
 RANK, RATE, BATCH, TOKENS, WARM, TOGETHER = 16, 1.5e-3, 48, 112, 100, 12
 # The embeddings and the first layer stay as they are.
@@ -48,14 +48,13 @@ def plain(text):
 
 
 def sentences(article):
-    """The sentences of an article: text, the one before it, paragraph, first and last character."""
+    """The sentences of an article: text, the one before it, paragraph, and where it ends there."""
     rows = []
     for number, paragraph in enumerate(article["paragraphs"]):
         end, before = 0, ""
         for text in filter(None, map(str.strip, sentencex.segment("en", paragraph["context"]))):
-            start = max(end, paragraph["context"].find(text, end))
-            end = start + len(text)
-            rows.append((text, before, number, start, end))
+            end = max(end, paragraph["context"].find(text, end)) + len(text)
+            rows.append((text, before, number, end))
             before = text
     return rows
 
@@ -91,7 +90,7 @@ def examples(article):
         for entry in paragraph["qas"]:
             question, answer = entry["question"].strip(), entry["answers"][0]
             place = answer["answer_start"]
-            own = (at for at, row in enumerate(rows) if row[2] == number and place < row[4])
+            own = (at for at, row in enumerate(rows) if row[2] == number and place < row[3])
             right = next(own, None)
             if right is None or len(question) < 10:
                 continue
@@ -143,10 +142,7 @@ class Trained(nn.Module):
                     module.requires_grad_(True)
 
     def forward(self, inputs):
-        states = self.model(**inputs).last_hidden_state
-        asked = (inputs["attention_mask"] * (1 - inputs["token_type_ids"])).unsqueeze(-1)
-        mean = (states * asked).sum(1) / asked.sum(1)
-        return self.head(torch.cat([states[:, 0], mean], 1).float()).squeeze(1)
+        return self.head(pooled(self.model(**inputs).last_hidden_state, inputs)).squeeze(1)
 
     def changes(self):
         """The trained weights by their names in the encoder, float16."""
@@ -156,7 +152,7 @@ class Trained(nn.Module):
 
 
 def batches(rows):
-    """Yields batches of texts of about the same length, for ever."""
+    """Yields batches of texts of about the same length, without end."""
     while True:
         for start in range(0, len(rows), BATCH * 50):
             part = sorted(rows[start : start + BATCH * 50], key=lambda row: len(row[0] + row[1]))
@@ -171,7 +167,6 @@ def main():
     parser.add_argument("--minutes", type=float, default=62)
     parser.add_argument("--output", default="knn_logits/engine/reader.safetensors")
     options = parser.parse_args()
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     dist.init_process_group("gloo")
     first = dist.get_rank() == 0
     torch.set_num_threads(1)
@@ -181,10 +176,8 @@ def main():
     rows = [row for article in articles for row in examples(article)]
     random.shuffle(rows)
     rows = rows[dist.get_rank() :: dist.get_world_size()]
-    trained, tokenizer = (
-        Trained(default_encoder()),
-        AutoTokenizer.from_pretrained(default_encoder()),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(default_encoder())
+    trained = Trained(default_encoder())
     weights = [value for value in trained.parameters() if value.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=RATE, betas=(0.9, 0.98))
     started, done, losses = time.monotonic(), 0.0, []

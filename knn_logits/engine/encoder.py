@@ -144,7 +144,7 @@ class Encoder:
         return low, mean
 
     def tokenize(self, texts: Sequence[Any], most: int, **more: Any) -> Any:
-        """The model's inputs for texts, or pairs of them, of at most so many tokens."""
+        """The model's inputs for texts or pairs of texts, each cut to `most` tokens."""
         settings = {"padding": True, "truncation": True, "return_tensors": "pt", **more}
         with self._lock:  # padding is a state of the tokenizer
             return self._tokenizer(texts, max_length=most, **settings).to(self._device)

@@ -7,7 +7,7 @@ low-rank changes of its weights (Hu et al. 2021, "LoRA"), which benchmarks/train
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,17 @@ class Reader:
         for rows in batches(texts, _BATCH):
             pairs = [(question, texts[row]) for row in rows]
             inputs = self._tokenize(pairs, _MAX_TOKENS)
-            states = self._model(**inputs).last_hidden_state.float().cpu()
-            asked = (inputs["attention_mask"] * (1 - inputs["token_type_ids"]))[:, :, None].cpu()
-            mean = (states * asked).sum(1) / asked.sum(1)
-            head = torch.cat([states[:, 0], mean], 1) @ self._weight.T + self._bias
+            states = self._model(**inputs).last_hidden_state
+            head = pooled(states, inputs).cpu() @ self._weight.T + self._bias
             found[rows] = head[:, 0].numpy()
         return found
+
+
+def pooled(states: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The head's input: [CLS] and the mean of the question's tokens, float32 [texts, 2 dim]."""
+    states = states.float()
+    asked = (inputs["attention_mask"] * (1 - inputs["token_type_ids"]))[:, :, None]
+    return torch.cat([states[:, 0], (states * asked).sum(1) / asked.sum(1)], 1)
 
 
 def with_changes(model: Any, changes: dict[str, Tensor]) -> Any:
