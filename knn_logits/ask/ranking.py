@@ -38,7 +38,7 @@ _REREAD, _LONGER, _NEEDS_BEFORE, _NEARLY = 5, 0.02, 0.04, 0.2
 # reader, with an encoder alone, and by shared words. Chosen on CLAP NQ, XQuAD with and without the
 # paragraph that answers, and SQuAD 2.0 (the reader): 82% of the answerable pass, 60% by words.
 _WITH_READER, _WITH_ENCODER, _BY_WORDS = (1.0, 0.075, 0.659), (2.25, 0.0, 0.763), (2.25, 0.0, 0.69)
-# How close a sentence without all words of a question after another one has to be to it alone.
+# Minimum soft minimum with a follow-up alone, for a sentence that lacks some of its words.
 _MIN_ALONE = 0.2
 _STALE = "sentences end elsewhere than when they were encoded: build the datastore again"
 
@@ -90,13 +90,14 @@ class Ranking:
         if any(words):
             self._index = bm25s().BM25()
             self._index.index(words, show_progress=False)
-        self._encoder, self._reader = encoder, reader_of(encoder) if encoder else None
         kept = [store.vectors for store, read in parts if read and encoder]
         self._vectors = [vectors for vectors in kept if vectors is not None]
         if sum(map(len, self._vectors)) != len(self.rows):
             if self._vectors:
                 logger.warning("questions are answered by words alone: %s", _STALE)
             self._vectors = []
+        self._encoder = encoder if self._vectors else None
+        self._reader = reader_of(self._encoder) if self._encoder else None
 
     def idf(self, word: str) -> float:
         """ln(1 + (N - n + 1/2) / (n + 1/2)) for a word of n sentences of N, at least of one."""
@@ -136,7 +137,7 @@ class Ranking:
             similarity = None if similarities is None else float(similarities[row])
             passage, sentence = self.rows[row]
             closeness, quote = compared.get(row), sentence.text
-            alike = {one for one in near if self._vectors and score[one] >= score[row] - _NEARLY}
+            alike = {one for one in near if self._encoder and score[one] >= score[row] - _NEARLY}
             if sentence.before and ((closeness and closeness.needs_before) or row - 1 in alike):
                 quote = passage.joined(sentence.before, quote)
             if row + 1 in alike and self.rows[row + 1][1].before == sentence.text:
@@ -153,7 +154,7 @@ class Ranking:
         self, question: str, start: int, rows: Sequence[int], asked: Sequence[str], score: Array
     ) -> dict[int, Closeness]:
         """Compares sentences with a question's tokens from `start`, and adds to their scores."""
-        if self._encoder is None or not self._vectors or not rows:
+        if self._encoder is None or not rows:
             shares = {row: self._shared(self._words[row], asked) for row in rows}
             return {row: Closeness(share, share, None) for row, share in shares.items()}
         read = {row: self.rows[row] for row in rows}
@@ -210,7 +211,7 @@ class Ranking:
 
     def _similarities(self, question: str) -> Array | None:
         """The similarity of each passage and sentence, or None without vectors."""
-        if not self._vectors or self._encoder is None:
+        if self._encoder is None:
             return None
         query = self._encoder.encode([question], "query")[0]
         parts = [self._encoder.similarities(vectors, query) for vectors in self._vectors]

@@ -120,8 +120,9 @@ class Passage:
 
         The quote has the sentence, and may have those beside it.
         """
-        if sentence.shown(quote) != quote:
-            return sentence.shown(quote)
+        shown = sentence.shown(quote)
+        if shown != quote:
+            return shown
         lead = self.introduction(sentence)
         if lead and not _ENDS.search(lead):
             first, last = sentence_span(self.text, lead) or (0, 0)
