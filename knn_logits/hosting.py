@@ -104,9 +104,9 @@ class Limits:
                 f"model's context of {context:,}: shorten either"
             )
 
-    def deadline(self) -> Deadline:
-        """The time that a request has, from now on."""
-        return Deadline(self.seconds)
+    def deadline(self, times: float = 1) -> Deadline:
+        """The time that a request has, from now on; one that reads a long text has it `times`."""
+        return Deadline(times * self.seconds)
 
 
 class Deadline(StoppingCriteria):

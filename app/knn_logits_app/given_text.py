@@ -81,7 +81,7 @@ def _build(
     def on_click(request: gr.Request, *values: Any) -> Iterator[Any]:
         visitor, since = request.session_hash, page_parts.arrived(request)
         private = server.visitors.stores(visitor)
-        deadline = Deadline(page_parts.TIMES * server.session.limits.seconds)
+        deadline = server.session.limits.deadline(page_parts.LONG_TIMES)
         with server.visitors.running(visitor, deadline, name, since):
             try:
                 deadline.check()  # it may have been stopped while it waited

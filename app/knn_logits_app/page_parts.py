@@ -32,7 +32,7 @@ MODEL: dict[str, Any] = {
 }
 # Events of this kind read a long text. They wait in another queue, and have more time.
 LONG: dict[str, Any] = {**MODEL, "concurrency_id": "long"}
-TIMES = 10
+LONG_TIMES = 10
 # Events of this kind are answered at once, and must not wait in that queue.
 LIGHT: dict[str, Any] = {
     "concurrency_limit": None,

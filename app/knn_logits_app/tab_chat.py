@@ -11,7 +11,6 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import Datastore
-from knn_logits.hosting import Deadline
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Asked, ask_steps, question_of
@@ -19,7 +18,7 @@ from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, f
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, read_files
 
-# What a build does, in the words of a visitor.
+# The phases of a build, in the words of a visitor.
 _PHASES = {
     "tokens": "Reading word pieces",
     "keys": "Memorizing word pieces",
@@ -146,7 +145,7 @@ def attached(server: Server, paths: Sequence[str], request: gr.Request) -> Itera
     session, visitors, visitor = server.session, server.visitors, request.session_hash
     if not visitor:
         raise RequestError("The page has no session: reload the page.")
-    deadline = Deadline(page_parts.TIMES * session.limits.seconds)
+    deadline = session.limits.deadline(page_parts.LONG_TIMES)
     with visitors.running(visitor, deadline, "build", page_parts.arrived(request)):
         deadline.check()  # it may have been stopped while it waited
         own = visitors.by_session[visitor]
