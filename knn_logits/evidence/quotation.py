@@ -27,7 +27,7 @@ _PASSAGES, _REACH = 8, 56
 # Number of the strongest voters for a word, which are candidates, too.
 _VOTERS = 3
 # The most sentences that one of the text is compared with, and the most words of it.
-_CANDIDATES, _LONGEST = 8, 60
+_CANDIDATES, _MAX_WORDS = 8, 60
 # The documents are read in parts of this many tokens, each with as many around it.
 _PART = 128
 # In the part of a sentence that is compared, a word that differs takes away the evidence of two
@@ -38,7 +38,7 @@ _MOSTLY = 3
 # Minimum number of words that are the same. Capitalized words do not count, since lines such as
 # "Status: Final" are in many documents. Another number or name needs fewer, and so does a sentence
 # behind one that is the passage's, too.
-_WORDS, _FEWER, _FEWEST = 4, 3, 2
+_QUOTED_WORDS, _LIKE_WORDS, _NEXT_WORDS = 4, 3, 2
 _NO_VOTES = np.empty(0, np.int64), np.empty(0)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
@@ -101,7 +101,7 @@ class Quotations:
         return float(np.exp(log_weights[values == token]).sum())
 
     def compare(self, ids: Array) -> tuple[list[Difference], set[int], set[int]]:
-        """Compares each sentence of the text with the one that is most like it.
+        """Compares each sentence of the text with the most similar sentence of a passage.
 
         Returns:
             The differences, the places of the words that are the same in both sentences, and those
@@ -110,14 +110,14 @@ class Quotations:
         found, same, elsewhere = list[Difference](), set[int](), set[int]()
         following: list[_Sentence] = []
         for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
-            # An approximate search may miss a passage that goes on like the text.
+            # An approximate search may miss the passage's next sentence.
             candidates, content = [*following, *self._candidates(mine)], _content(mine.words)
             about = (
                 one for one in candidates if 2 * len(content & _content(one.words)) > len(content)
             )
             known = {word.bare for one in about for word in one.words}
             fits = [
-                _Fit(mine, one, known, _FEWEST if one in following else _WORDS)
+                _Fit(mine, one, known, _NEXT_WORDS if one in following else _QUOTED_WORDS)
                 for one in candidates
             ]
             best = max((fit for fit in fits if fit.is_like), key=attrgetter("rank"), default=None)
@@ -212,7 +212,7 @@ class _Fit:
         # Words at an end differ only if all others are compared.
         self._whole = range(bool(around), len(blocks) - bool(around))
         alike = [word for block in blocks if block.same for word in block.mine]
-        enough = min(len(_content(alike)), _small(blocks)) >= _FEWER
+        enough = min(len(_content(alike)), _small(blocks)) >= _LIKE_WORDS
         self._is_mostly = enough and 2 * len(alike) > min(len(mine.words), len(theirs.words))
         self.is_like = self.is_quoted or any(map(self._names_another, range(len(blocks))))
         self.rank = self.is_quoted, score
@@ -249,7 +249,7 @@ class _Fit:
         return zip(mine, theirs, strict=False)
 
     def _worth(self, number: int) -> int:
-        """What the words of a block are worth as evidence for a quotation."""
+        """The evidence of a block for a quotation, in words."""
         block, last = self._blocks[number], len(self._blocks) - 1
         if block.same:
             return block.size
@@ -271,7 +271,7 @@ class _Fit:
         others = _telling(theirs) - _telling(self._mine.words)
         kinds = {one[0].isdigit() for one in ours} & {one[0].isdigit() for one in others}
         beside = len(self._blocks[number - 1].mine) + len(self._blocks[number + 1].mine)
-        return bool(kinds) and beside >= _FEWER
+        return bool(kinds) and beside >= _LIKE_WORDS
 
 
 def _blocks(mine: Sequence[_Word], theirs: Sequence[_Word]) -> list[_Block]:
@@ -292,8 +292,8 @@ def _blocks(mine: Sequence[_Word], theirs: Sequence[_Word]) -> list[_Block]:
 def _pieces(words: Sequence[_Word]) -> Iterator[_Sentence]:
     """The sentences of a text. Long ones, such as tables, are cut."""
     for sentence in _sentences(words):
-        for first in range(0, len(sentence), _LONGEST):
-            part = sentence[first : first + _LONGEST]
+        for first in range(0, len(sentence), _MAX_WORDS):
+            part = sentence[first : first + _MAX_WORDS]
             yield _Sentence(part, opens=not first, closes=first + len(part) == len(sentence))
 
 
