@@ -112,8 +112,10 @@ class Datastore:
     def _open_later(self) -> None:
         """Opens the files that a download may lack, if they are there."""
         records = self.manifest.key_shards
-        # In any other folder, verification has shown that none is missing.
-        whole = all((self.folder / record.name).exists() for record in records)
+        # In any other folder one is missing only if a job has ended since verification.
+        whole = hub_repo_of(self.folder) is None or all(
+            (self.folder / record.name).exists() for record in records
+        )
         self._shards = [
             # A plain view is faster to index than a memory map, and `take` is faster still.
             np.asarray(map_array(self.folder / record.name, *self.manifest.form_of(record)))

@@ -210,3 +210,23 @@ def test_a_job_that_ends_while_a_reader_opens(tmp_path, monkeypatch, moment):
     with ThreadPoolExecutor(1, "reader") as reader:
         assert len(reader.submit(Datastore, folder).result()) == 100
     assert len(turns) == 2
+
+
+def test_keys_that_a_job_removes_while_a_reader_opens(tmp_path, monkeypatch):
+    """They once counted as not fetched yet, as those of a download may be."""
+    folder = make_store(tmp_path / "s", DOCUMENTS, KEYS).folder
+    real, turns = store_module.Contexts, []
+
+    def slow(*arguments):
+        turns.append(threading.current_thread().name)
+        if turns == ["reader_0"]:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(lambda: compact(remove_documents(folder, ["0"]))).result()
+        return real(*arguments)
+
+    monkeypatch.setattr(store_module, "Contexts", slow)
+    with ThreadPoolExecutor(1, "reader") as reader:
+        store = reader.submit(Datastore, folder).result()
+    assert turns.count("reader_0") == 2
+    assert store.has_keys
+    assert len(store) == 180
