@@ -21,6 +21,7 @@ from knn_logits.ask.answer import PassageEffect
 from knn_logits.engine.forward import use_fastest_dtype
 from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.pairs import context_length
+from knn_logits.engine.passages import language_of, sentences_of
 from knn_logits.engine.pieces import Pieces
 from knn_logits.engine.tokens import chat_ids
 from knn_logits.errors import LimitError
@@ -46,7 +47,9 @@ __all__ = [
     "chat_ids",
     "check_settings",
     "context_length",
+    "language_of",
     "main_sources",
+    "sentences_of",
     "settings_for",
     "settings_line",
     "use_fastest_dtype",

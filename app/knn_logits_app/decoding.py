@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 from transformers import (
     LogitsProcessor,
     MinPLogitsWarper,
-    StoppingCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -20,7 +20,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from knn_logits import text_ids
 from knn_logits.errors import LimitError
-from knn_logits.hosting import Limits, context_length
+from knn_logits.hosting import Limits, context_length, language_of, sentences_of
 from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.
@@ -124,13 +124,30 @@ class TokenStream(BaseStreamer):
         """Does nothing, since every token was passed on already."""
 
 
-class SentenceEnd(StoppingCriteria):
-    """Ends a text with its first sentence after a prompt of `prompt` tokens."""
+class SentenceEnd(LogitsProcessor):
+    """Ends a text where the likeliest token begins its second sentence.
 
-    def __init__(self, tokenizer: Any, prompt: int) -> None:
-        self._tokenizer, self._prompt = tokenizer, prompt
+    It follows all other processors, also a sampler. The point of "9.4" ends no sentence, and a
+    number after a blank begins none, since it may follow an abbreviation.
 
-    def __call__(self, input_ids: Tensor, _: Any, **__: Any) -> Tensor:
-        text = self._tokenizer.decode(input_ids[0, self._prompt :][-8:])
-        over = len(text.strip()) > 1 and text.rstrip(" \n\"')").endswith((".", "!", "?"))
-        return torch.full((input_ids.shape[0],), over, device=input_ids.device)
+    Args:
+        tokenizer: The tokenizer of the model.
+        prompt: Number of tokens of the prompt, which are no part of the sentence.
+        ends: The tokens that end a text.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: int, ends: Iterable[int]) -> None:
+        self._tokenizer, self._prompt, self._ends = tokenizer, prompt, sorted(ends)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        ids = [*input_ids[0, self._prompt :].tolist(), int(scores[0].argmax())]
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        over = any(
+            any(map(str.isalnum, one)) and not following[:1].isdigit()
+            for one, following in pairwise(sentences_of(text, language_of(text)))
+        )
+        if not over:
+            return scores
+        ended = torch.full_like(scores, -torch.inf)
+        ended[:, self._ends] = 0.0
+        return ended

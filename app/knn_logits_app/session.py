@@ -201,11 +201,13 @@ def _generate(
     processors: list[Any] = [knn] if knn else []
     if writing.sampling_temperature:
         processors += samplers(writing.seed, writing.sampling_temperature)
-    criteria: list[Any] = [deadline]
-    if writing.sentence:
-        criteria.append(SentenceEnd(tokenizer, ids.shape[1]))
+    if writing.sentence and silent:
+        processors.append(SentenceEnd(tokenizer, ids.shape[1], silent))
     pad = tokenizer.pad_token_id
-    generate = knn.generate if knn else library.model.generate
+    generate = library.model.generate
+    if knn:
+        # Passes with drafts round otherwise, and with λ 0 the text has to be the model's own.
+        generate = partial(knn.generate, draft=not knn.memory.is_off)
     return generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -214,7 +216,7 @@ def _generate(
         num_beams=1,
         pad_token_id=pad if pad is not None else (sorted(silent) or [0])[0],
         logits_processor=processors,
-        stopping_criteria=criteria,
+        stopping_criteria=[deadline],
         streamer=TokenStream(on_token),
     )
 

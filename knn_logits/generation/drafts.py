@@ -26,7 +26,6 @@ from transformers import StopStringCriteria
 from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.model_loading import rounds_by_pass
 from knn_logits.evidence.records import LEAST_INFLUENCE
-from knn_logits.mixture.gates.adaptive import AdaptiveGate
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.vote import Vote
 
@@ -78,7 +77,7 @@ class Drafter:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._only_followed = isinstance(memory.gate, AdaptiveGate) and rounds_by_pass(memory.model)
+        self._only_followed = rounds_by_pass(memory.model)
         self._sources = {"memory": Source(0.7), "text": Source(0.4)}
         self._latest: tuple[Source, int] | None = None
 

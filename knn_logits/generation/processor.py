@@ -64,7 +64,7 @@ class KNNLogitsProcessor(LogitsProcessor):
 
     Attributes:
         loop_size: Number of repeated tokens at which an answer that loops ends. None switches this
-            off. It is the datastore's setting.
+            off. It is the datastore's setting, and None where λ is 0.
 
     Raises:
         KNNLogitsError: as `Memory` explains.
@@ -81,7 +81,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     ) -> None:
         candidates = whole_number("candidates", candidates, 0)
         self.memory = Memory.of(model, datastore, **settings)
-        self.loop_size = self.memory.loop_size
+        self.loop_size = None if self.memory.is_off else self.memory.loop_size
         self._warned = self._closed = False
         self._current, self._courses = threading.local(), Courses()
         self._model_config: Any = getattr(model, "generation_config", None) or model.config
@@ -122,9 +122,9 @@ class KNNLogitsProcessor(LogitsProcessor):
 
         With drafts one forward pass gives several tokens, and the text stays the same in float32.
         In half precision or quantised, such passes round otherwise, which changes a text every few
-        hundred tokens; where an `AdaptiveGate` decides, it gets them only while a passage is
-        followed. Drafts work for one text at a time, greedy or sampled, as `drafts.can_draft`
-        explains. Otherwise this is the same as `generate()`.
+        hundred tokens, so that it gets them only while a passage is followed. Drafts work for one
+        text at a time, greedy or sampled, as `drafts.can_draft` explains. Otherwise this is the
+        same as `generate()`.
 
         Args:
             inputs: The ids of the prompt, int64 [rows, length]; or give them as `input_ids`.
@@ -138,7 +138,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             The result of `generate()`.
         """
         model: Any = self.memory.model
-        settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
+        if not self.memory.is_off:
+            settings = with_defaults(settings, generation_settings(self.memory.stores[0]))
         processors = list(settings.pop("logits_processor", None) or ())
         # A list with this processor keeps its order: what stands before it is a constraint.
         is_placed = any(other is self for other in processors)
@@ -197,8 +198,8 @@ class KNNLogitsProcessor(LogitsProcessor):
             scores: [rows, vocabulary], logits or log-probabilities.
 
         Returns:
-            float32 [rows, vocabulary], log-probabilities of the mixture. If no forward pass of the
-            model produced the scores, `scores` itself.
+            float32 [rows, vocabulary], log-probabilities of the mixture. If λ is 0, or no forward
+            pass of the model produced the scores, `scores` itself.
 
         Raises:
             ModelError: when the processor was closed.
@@ -223,11 +224,12 @@ class KNNLogitsProcessor(LogitsProcessor):
                 scores = end_loops(scores, input_ids, course.start, self.loop_size, course.ends)
             log_p_lm = torch.log_softmax(scores.float(), dim=-1)
             vote = self._vote(window, position, input_ids, log_p_lm)
-            log_p = vote.log_p
+            # With λ 0 the text is the model's own. A logarithm could make two scores equal.
+            mixed = scores if self.memory.is_off else vote.log_p
         self._current.vote = vote
         if self._recorder is not None:
             self._recorder.add(course, input_ids, vote, call.going_on, first=first)
-        return log_p
+        return mixed
 
     def _vote(self, window: Window, position: int, texts: Tensor, log_p_lm: Tensor) -> Vote:
         memory, answers = self.memory, window.answers

@@ -366,6 +366,11 @@ class Memory:
         return self._indexes.once(store, name, make)
 
     @property
+    def is_off(self) -> bool:
+        """Whether λ is the number 0, so that a text is the model's own."""
+        return self.gate is None and not self.experts and self.config.lmbda == 0.0
+
+    @property
     def loop_size(self) -> int | None:
         """The least number of tokens that a looping answer repeats; None does not end loops."""
         return self.stores[0].manifest.settings.no_repeat_ngram_size

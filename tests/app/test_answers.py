@@ -140,10 +140,11 @@ def test_the_headline_is_true_of_both_texts(drawing):
     # The memory decided between two numbers that no passage has.
     number = token(" 20", 0.1, [neighbor(word=" 40")], changed=True)
     mine = [token(" a", 0.01), number, token("%", 0.01), token(" refund", 0.01)]
-    differ = "The texts differ from “20%” on, but the memory brought no word"
-    assert headline(mine, [" a", *alone[1:]]) == f"{differ}."
+    differ = "The texts differ from “20%” on"
+    assert headline(mine, [" a", *alone[1:]]) == f"{differ}, but the memory brought no word."
     agreed = [*mine, token(" of", 0.9)]
-    assert headline(agreed, [" a", *alone[1:]]) == f"{differ}, and agreed to 1."
+    end = "the memory brought no word, and agreed to 1."
+    assert headline(agreed, [" a", *alone[1:]]) == f"{differ}, but {end}"
     # One text may go on where the other ends, or differ in a sign only.
     own = [token(text, 0.01) for text in (" one", " two")]
     assert "from “three” on" in headline(own, [" one", " two", " three"])
@@ -153,7 +154,31 @@ def test_the_headline_is_true_of_both_texts(drawing):
     # Sampling may draw the same text from both distributions.
     drawn = [token(" one", 0.9, changed=True), token(" two", 0.9)]
     assert headline(drawn, [" one", " two"]) == "The memory changed no word, and agreed to 1."
-    assert headline(drawn, [" no", " two"]) == ("The memory changed 1 of 2 words, and agreed to 1.")
+    assert headline(drawn, [" no", " two"]) == (
+        "The texts differ from “one” on: the memory brought 1 of 2 words, and agreed to 1."
+    )
+
+
+def test_a_text_that_was_stopped_differs_only_in_what_it_has(drawing):
+    own = [" The", " pump", " is", " blue"]
+
+    def headline(mine, other, stopped=""):
+        """The headline of the first words of two texts, of which one or both were stopped."""
+        alone = Answer("", tuple(Piece(text, 0.0) for text in other), done=True)
+        knn = answer(*(token(text, 0.01 if text in own else 0.9, changed=True) for text in mine))
+        sides = {
+            side: replace(one, stopped="stopped" if side in stopped else None)
+            for side, one in {"lm": alone, "knn": knn}.items()
+        }
+        return shown(drawing(views.frame(sides, {})), ".kl-headline")
+
+    assert headline(own[:2], own, "knn") == "The memory changed no word."
+    assert headline(own, [" The", " pu"], "lm knn") == "The memory changed no word."
+    assert headline([*own[:3], " red"], own[:2], "lm") == "The memory brought 1 of 4 words."
+    red = "The texts differ from “red” on: the memory brought 1 of 5 words."
+    assert headline([*own[:3], " red", " now"], [*own, " too"], "lm") == red
+    # A text that ended by itself is shorter than the other.
+    assert headline(own[:2], own, "lm").startswith("The texts differ from “is” on")
 
 
 def test_addresses_lead_to_the_web_only():

@@ -28,7 +28,7 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     expect(text_of(page)).to_contain_text("adjust the front hose")
     expect(text_of(page, "lm")).not_to_contain_text("adjust the front hose")
     expect(page.locator("#answers .kl-headline")).to_have_text(
-        "The memory changed 3 of 4 words, and agreed to 1."
+        "The texts differ from “adjust” on: the memory brought 3 of 4 words, and agreed to 1."
     )
     changed = page.locator("#answers .kl-side-knn .kl-changed").all_inner_texts()
     assert changed == ["adjust", "front", "hose"]
@@ -290,7 +290,7 @@ def test_an_answer_is_written_without_a_document_and_comes_back(one):
     page.get_by_role("button", name="Back to it").click()
     expect(text_of(page)).to_contain_text("adjust the front hose")
     expect(page.locator("#answers .kl-side-old")).to_have_count(0)
-    expect(headline).to_contain_text("The memory changed 3 of 4 words")
+    expect(headline).to_contain_text("the memory brought 3 of 4 words")
 
 
 def test_an_answer_survives_a_reload(one):

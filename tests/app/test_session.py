@@ -1,12 +1,21 @@
 """From a request to text and trace, without a page."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from distances import from_distances
 
-from knn_logits import Datastore, KNNLogitsProcessor, build_datastore, explain, remove_documents
+from app.conftest import TINY
+from knn_logits import (
+    Datastore,
+    IndexConfig,
+    KNNLogitsProcessor,
+    build_datastore,
+    explain,
+    remove_documents,
+)
 from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import Deadline, Limits
 from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, mix
@@ -62,6 +71,27 @@ def test_comparing_writes_what_each_alone_writes(session):
     assert both["knn"].text == run(session)["knn"].text
     assert both["lm"].text != both["knn"].text
     assert both["lm"].trace is None
+
+
+def test_a_text_of_lambda_0_is_the_models_own_in_every_case(session, library):
+    """Drafts round otherwise, and a memory allows what the model's own settings forbid."""
+    off = Lookup(("manual",), {"lmbda": 0.0})
+    assert library.model.generation_config.no_repeat_ngram_size == 8
+    for row in (TINY / "manual.jsonl").read_text().splitlines()[:6]:
+        text = json.loads(row)["text"]
+        both = run(session, f"{text[:200]} {text[:120]}", off, compare=True, new_tokens=60)
+        assert both["knn"].text == both["lm"].text
+
+
+def test_a_sentence_ends_where_the_next_one_begins(library, session, tmp_path):
+    sentence = "The press weighs 9.4 kilograms, or approx. 20 pounds, and stands on a table."
+    documents = [f"{sentence} {more}" for more in ("The lid is red.", "Is it new? Yes.")]
+    settings = {"index": IndexConfig("exact"), "k": 8, "lmbda": 1.0, "temperature": 0.01}
+    store = build_datastore(library.model, library.tokenizer, documents, tmp_path, **settings)
+    wanted = writing_of("The press", Lookup(("mine",)), new_tokens=60, sentence=True)
+    found = last(session.write(wanted, Deadline(60), {"mine": store}))["knn"]
+    assert f"The press{found.text}" == sentence
+    assert found.trace[0].text == found.text
 
 
 def test_a_word_turns_where_the_page_says():

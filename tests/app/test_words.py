@@ -60,14 +60,14 @@ def test_tokens_become_words_with_the_share_of_their_weakest():
     found = drawn(*(token(*one, changed=True) for one in pieces))
     shares = [(text, hint.split(": ")[1][:3]) for text, _, hint in found["words"]]
     assert shares == [("K-ix", "30%"), (".", "20%"), ("After", "35%")]
-    assert found["headline"].startswith("The memory changed 2 of 2 words")
+    assert found["headline"].startswith("The memory brought 2 of 2 words")
 
 
 def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     """What follows them may be certain anyway, and says nothing against the memory."""
     whole, other = (neighbor(word=" K", after=after) for after in ("-96 is red.", "-11 is old."))
     found = drawn(token(" K", 0.9, [whole], changed=True), token("-96", 0.003, documents=[]))
-    assert found["headline"] == "The memory changed 1 of 1 word."
+    assert found["headline"] == "The memory brought 1 of 1 word."
     assert found["words"][0][2] == "brought by the memory: 90% by the memory"
     # A number that no passage has may be wrong.
     found = drawn(token(" K", 0.9, [other], changed=True), token("-96", 0.4))

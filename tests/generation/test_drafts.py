@@ -261,10 +261,11 @@ def test_in_half_precision_only_a_followed_passage_has_drafts(tokenizer, tmp_pat
     settings = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
     own = model.generate(**inputs, **settings)
     silent = random_adaptive(lmbda=-99.0, share=-99.0)
-    with KNNLogitsProcessor(model, store, lmbda=silent) as knn:
-        assert torch.equal(knn.generate(**inputs, **settings), own)
-        # An untrained model repeats itself, which its own text drafts.
-        assert knn.passes == passes if passes else knn.passes < 23
+    for lmbda in (silent, 0.0):
+        with KNNLogitsProcessor(model, store, lmbda=lmbda) as knn:
+            assert torch.equal(knn.generate(**inputs, **settings), own)
+            # An untrained model repeats itself, which its own text drafts.
+            assert knn.passes == passes if passes else knn.passes < 23
     with KNNLogitsProcessor(model, store, lmbda=random_adaptive(share=99.0)) as knn:
         knn.generate(**inputs, **settings)
         assert knn.passes < 23

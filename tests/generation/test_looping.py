@@ -66,7 +66,7 @@ def test_a_whole_round_of_enough_tokens_is_a_loop(answer, size, loops):
     ids=str,
 )
 def test_a_loop_of_the_model_ends_the_answer(model, tokenizer, looped, settings):
-    (ended,), (endless,) = write(model, tokenizer, looped, "A dog", 6, lmbda=0.0, **settings)
+    (ended,), (endless,) = write(model, tokenizer, looped, "A dog", 6, lmbda=1e-9, **settings)
     assert len(endless) == 60
     assert ended[-1] == 0
     assert len(ended) < 60
@@ -77,9 +77,9 @@ def test_a_loop_of_the_model_ends_the_answer(model, tokenizer, looped, settings)
 
 def test_each_row_of_a_batch_ends_by_itself(model, tokenizer, looped):
     prompts = ["A dog", "The keeper reads the logbook"]
-    together, _ = write(model, tokenizer, looped, prompts, 6, lmbda=0.0, draft=False)
+    together, _ = write(model, tokenizer, looped, prompts, 6, lmbda=1e-9, draft=False)
     for row, prompt in zip(together, prompts, strict=True):
-        (alone,), _ = write(model, tokenizer, looped, prompt, 6, lmbda=0.0)
+        (alone,), _ = write(model, tokenizer, looped, prompt, 6, lmbda=1e-9)
         assert row[: len(alone)] == alone
         assert set(row[len(alone) :]) <= {0}
 
@@ -93,7 +93,7 @@ def test_a_fact_of_the_prompt_can_be_said_again(model, tokenizer, looped, draft)
 
 
 def test_a_text_that_may_not_end_goes_on(model, tokenizer, looped):
-    settings = {"lmbda": 0.0, "min_new_tokens": 60}
+    settings = {"lmbda": 1e-9, "min_new_tokens": 60}
     (row,), (free,) = write(model, tokenizer, looped, "A dog", 6, **settings)
     assert row == free
     assert not torch.tensor(row).eq(0).all()

@@ -29,22 +29,22 @@ const differencesOf = (known) => {
 
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
-// Returns the word from which on two texts differ, if they do.
+// Returns how many words begin two texts alike, and the word from which on they differ, if they do. How a
+// text that was stopped would go on is not known, and its last word may be a part of one.
 const partingOf = (known, other) => {
-  const [mine, theirs] = [known, other].map((one) => one.words.map((word) => word.whole));
-  const longer = mine.length > theirs.length ? mine : theirs;
-  const place = longer.findIndex((_, at) => mine[at] !== theirs[at]);
-  return place < 0 ? null : visible(mine[place] ?? theirs[place]).trim();
+  const ends = [known, other].filter((one) => one.side.stopped).map((one) => Math.max(0, one.words.length - 1));
+  const [mine, theirs] = [known, other].map((one) => one.words.slice(0, Math.min(...ends)).map((word) => word.whole));
+  const place = (mine.length > theirs.length ? mine : theirs).findIndex((_, at) => mine[at] !== theirs[at]);
+  return place < 0 ? { alike: mine.length } : { alike: place, parting: visible(mine[place] ?? theirs[place]).trim() };
 };
 
 // Says in one line what the memory did; the `other` text stands beside it.
 const headline = (data, known, same, other) => {
   const words = known.words.filter(readable);
-  const number = count(words.length, "word");
-  const of = (meaning) => words.filter((one) => one.meaning === meaning).length;
-  const parting = other && partingOf(known, other);
+  const of = (meaning, from = 0) => words.filter((one) => one.meaning === meaning && one.number >= from).length;
+  const { alike, parting } = other ? partingOf(known, other) : { alike: 0 };
   // A sampled text may have the same word, though it was not the likeliest to the model alone.
-  const changed = other && !parting ? 0 : of("changed"), agreed = of("agreed");
+  const changed = of("changed", alike), agreed = of("agreed");
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ`
@@ -65,8 +65,9 @@ const headline = (data, known, same, other) => {
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
   const and = agreed ? `, and agreed to ${agreed}.` : ".";
-  if (!changed && parting) return [h("b", {}, `The texts differ from “${parting}” on`), ", but the memory brought no word", and];
-  return [h("b", {}, changed ? `The memory changed ${changed} of ${number}` : "The memory changed no word"), and];
+  const brought = `memory brought ${changed ? `${changed} of ${count(words.length, "word")}` : "no word"}`;
+  if (parting) return [h("b", {}, `The texts differ from “${parting}” on`), `${changed ? ": " : ", but "}the ${brought}`, and];
+  return [h("b", {}, changed ? `The ${brought}` : "The memory changed no word"), and];
 };
 
 const legend = (kind) => {
@@ -130,8 +131,7 @@ const footer = (side, { tools }) => {
 
 const column = (name, known, options) => {
   const { side } = known;
-  const title = options.title ?? TITLES[name];
-  return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, title),
+  return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, options.title ?? TITLES[name]),
     h("div", { class: "kl-text", dir: "auto" },
       side.prompt ? h("span", { class: "kl-prompt" }, side.prompt) : null,
       textOf(known, options), side.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" })),

@@ -59,7 +59,7 @@ const replyOf = (frame, tools) => {
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    sources.length ? h("p", { class: "kl-from" }, missing ? "It and its alternatives are from:" : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
+    sources.length ? h("p", { class: "kl-from" }, missing ? (sources.length > 1 ? "It and its alternatives are from:" : "It is from:") : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
       : frame.quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null
