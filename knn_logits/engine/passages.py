@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -299,20 +300,24 @@ def sentences_of(text: str, language: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+_importing = threading.Lock()
+
+
 @cache
 def bm25s() -> ModuleType:
     """Imports bm25s without JAX, which would reserve most of a GPU's memory to sort scores.
 
     It imports llvmlite where numba is installed, after which vLLM does not start on a CPU.
     """
-    jax = sys.modules.get("jax")
-    sys.modules["jax"] = None  # type: ignore[assignment]
-    try:
-        importlib.import_module("bm25s.stopwords")
-    finally:
-        del sys.modules["jax"]
-        if jax is not None:
-            sys.modules["jax"] = jax
+    with _importing:
+        jax = sys.modules.get("jax")
+        sys.modules["jax"] = None  # type: ignore[assignment]
+        try:
+            importlib.import_module("bm25s.stopwords")
+        finally:
+            del sys.modules["jax"]
+            if jax is not None:
+                sys.modules["jax"] = jax
     return sys.modules["bm25s"]
 
 
