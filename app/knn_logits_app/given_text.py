@@ -126,6 +126,7 @@ def measured_html(
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
     if total.is_held:
-        line += f" But the documents hold {total.overlap:.1%} of them, so other text gains less."
+        held = "all" if total.overlap == 1 else f"{int(100 * (total.overlap or 0))}%"
+        line += f" But the documents hold {held} of them, so other text gains less."
         kind = "worse"
     return views.notice(line, kind=kind)

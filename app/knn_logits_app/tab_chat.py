@@ -14,7 +14,7 @@ from knn_logits import Datastore
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.questions import Asked, ask_steps, question_of
-from knn_logits_app.requests import MOST_CHARACTERS, RequestError, content_of, friendly
+from knn_logits_app.requests import RequestError, content_of, friendly
 from knn_logits_app.visitors import YOUR_TEXT
 from knn_logits_app.your_text import SUFFIXES, build_steps, read_files
 
@@ -114,7 +114,8 @@ def _form(server: Server) -> Any:
                 container=False,
                 lines=1,
                 max_lines=6,
-                max_length=MOST_CHARACTERS,
+                # About what the limit in tokens allows.
+                max_length=4 * server.session.limits.prompt_tokens,
                 scale=1,
                 min_width=120,
                 elem_id="chat-question",

@@ -38,7 +38,7 @@ from knn_logits.settings.config import AskConfig
 logger = logging.getLogger(__name__)
 
 # Sentences that are found; passages that are shown where none answers, and their similarity.
-_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.2
+_FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.1
 
 
 class Asking:

@@ -95,7 +95,9 @@ def explain(
         )
     reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, progress)
     if pairs is None and all(store.manifest.learned is None for store in memory.stores):
-        reading.quotations = Quotations(memory.stores, InnerText(tokenizer, ids))
+        reading.quotations = Quotations(
+            memory.stores, InnerText(tokenizer, ids), memory.config.exclude
+        )
     windows, device = memory.stores[0].manifest.windows, input_device(model)
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, combinations, pairwise
@@ -19,6 +19,7 @@ from knn_logits.arrays import Array
 from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
+from knn_logits.store.spans import places_of, runs_before
 
 # A neighbor is a candidate where this many tokens before it are the text's.
 _MIN_RUN = 3
@@ -26,8 +27,8 @@ _MIN_RUN = 3
 _PASSAGES, _REACH = 8, 56
 # Number of the strongest voters for a word, which are candidates, too.
 _VOTERS = 3
-# The most sentences that one of the text is compared with, and the most words of it.
-_CANDIDATES, _MAX_WORDS = 8, 60
+# The most sentences that one of the text is compared with, words of it, and places of its words.
+_CANDIDATES, _MAX_WORDS, _PLACES = 8, 60, 256
 # The documents are read in parts of this many tokens, each with as many around it.
 _PART = 128
 # In the part of a sentence that is compared, a word that differs takes away the evidence of two
@@ -59,8 +60,10 @@ class Difference:
 class Quotations:
     """Compares a text with its neighbors, word for word."""
 
-    def __init__(self, stores: Sequence[Datastore], text: InnerText) -> None:
-        self._stores, self._text = stores, text
+    def __init__(
+        self, stores: Sequence[Datastore], text: InnerText, without: Collection[str] = ()
+    ) -> None:
+        self._stores, self._text, self._without = stores, text, without
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         # By place: how many tokens before it are the same, a datastore, and a position in it.
         self._near: dict[int, list[tuple[int, int, int]]] = {}
@@ -76,9 +79,8 @@ class Quotations:
         # Entries without a share in the vote do not count.
         voting = (entries >= 0) & (log_weights > -np.inf)
         for number, positions in self._positions(entries[voting]):
-            store = self._stores[number]
-            tokens, first = np.asarray(store.tokens), store.documents.first
-            alike = _alike(tokens, first, positions, ids[:place])
+            before = ids[max(0, place - _REACH) : place]
+            alike = runs_before(self._stores[number], positions, before, _MIN_RUN)
             near += ((length, number, position) for position, length in alike)
         near.sort(key=lambda one: -one[0])
         self._near[place] = near[:_PASSAGES]
@@ -111,7 +113,8 @@ class Quotations:
         following: list[_Sentence] = []
         for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
             # An approximate search may miss the passage's next sentence.
-            candidates, content = [*following, *self._candidates(mine)], _content(mine.words)
+            candidates = [*following, *self._candidates(mine), *self._verbatim(mine, ids)]
+            content = _content(mine.words)
             about = (
                 one for one in candidates if 2 * len(content & _content(one.words)) > len(content)
             )
@@ -146,6 +149,18 @@ class Quotations:
             if (number, position // _PART) in chosen:
                 found[self._sentence(number, position)] += count
         return [sentence for sentence, _ in found.most_common(_CANDIDATES)]
+
+    def _verbatim(self, mine: _Sentence, ids: Array) -> Iterator[_Sentence]:
+        """A sentence with the same words, which the search may miss where they are few."""
+        words = [word for word in mine.words if word.bare]
+        # Where the sentence begins or ends, its tokens may be others.
+        inner = ids[words[len(words) > 1].first : words[-1].last] if words else ids[:0]
+        for number, store in enumerate(self._stores if len(inner) else ()):
+            for place in places_of(store, inner, self._without)[:_PLACES].tolist():
+                theirs = self._sentence(number, place)
+                if [word.bare for word in theirs.words if word.bare] == _bares(words):
+                    yield theirs
+                    return
 
     def _behind(self, sentence: _Sentence) -> Iterator[_Sentence]:
         """The next sentence of the document, if there is one."""
@@ -214,8 +229,9 @@ class _Fit:
         alike = [word for block in blocks if block.same for word in block.mine]
         enough = min(len(_content(alike)), _small(blocks)) >= _LIKE_WORDS
         self._is_mostly = enough and 2 * len(alike) > min(len(mine.words), len(theirs.words))
-        self.is_like = self.is_quoted or any(map(self._names_another, range(len(blocks))))
-        self.rank = self.is_quoted, score
+        whole = same > 0 == sum(block.size for block in blocks if not block.same)
+        self.is_like = self.is_quoted or whole or any(map(self._names_another, range(len(blocks))))
+        self.rank = self.is_quoted or whole, score
 
     def same(self) -> Iterator[int]:
         """The places of the text whose words the passage has, too."""
@@ -328,22 +344,6 @@ def _bares(words: Sequence[_Word]) -> list[str]:
 def _count(words: Sequence[_Word]) -> int:
     """The number of words without signs."""
     return sum(bool(word.bare) for word in words)
-
-
-def _alike(
-    tokens: Array, documents: Array, positions: Array, before: Array
-) -> list[tuple[int, int]]:
-    """The positions with at least `_MIN_RUN` tokens of a text before them, and how many."""
-    first = documents[documents.searchsorted(positions, side="right") - 1]
-    lengths, active = np.zeros(len(positions), np.int64), np.arange(len(positions))
-    for back in range(1, min(len(before), _REACH) + 1):
-        active = active[positions[active] - back >= first[active]]
-        active = active[tokens[positions[active] - back] == before[-back]]
-        if not len(active):
-            break
-        lengths[active] = back
-    found = lengths >= _MIN_RUN
-    return list(zip(positions[found].tolist(), lengths[found].tolist(), strict=True))
 
 
 class _Word(NamedTuple):

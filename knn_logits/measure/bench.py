@@ -142,7 +142,8 @@ def is_held(overlap: float | None) -> bool:
 
 def overlap_words(share: float) -> str:
     """Says how much of a text a datastore holds."""
-    return f"{share:.1%} of the text's tokens are in the datastore, in runs of {RUN_TOKENS} or more"
+    part = "all" if share == 1 else f"{int(100 * share)}%"
+    return f"{part} of the text's tokens are in the datastore, in runs of {RUN_TOKENS} or more"
 
 
 def _held(store: Datastore, wanted: Array, exclude: Collection[str]) -> Bools:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from knn_logits.arrays import Ints
+from knn_logits.arrays import Array, Ints
 from knn_logits.errors import ModelError
 from knn_logits.store.documents import DocumentRecord, Documents
 from knn_logits.store.manifest import needs_text
@@ -116,6 +116,33 @@ def longest_spans(
         if end > last and end - first >= min(least, len(text)):
             yield first, end, places
             last = end
+
+
+def runs_before(
+    store: Datastore, positions: Array, before: Array, least: int
+) -> list[tuple[int, int]]:
+    """The positions with at least that many of some tokens before them, and how many."""
+    tokens, documents = np.asarray(store.tokens), store.documents.first
+    first = documents[documents.searchsorted(positions, side="right") - 1]
+    lengths, active = np.zeros(len(positions), np.int64), np.arange(len(positions))
+    for back in range(1, len(before) + 1):
+        active = active[positions[active] - back >= first[active]]
+        active = active[tokens[positions[active] - back] == before[-back]]
+        if not len(active):
+            break
+        lengths[active] = back
+    found = lengths >= least
+    return list(zip(positions[found].tolist(), lengths[found].tolist(), strict=True))
+
+
+def places_of(store: Datastore, ids: Array, without: Collection[str] = ()) -> Ints:
+    """Where a datastore has some tokens, but for documents that are removed or left out."""
+    tokens, table, removed = np.asarray(store.tokens), store.documents, set(store.manifest.removed)
+    places: Ints = np.flatnonzero(tokens[: len(tokens) - len(ids) + 1] == ids[0])
+    for further in range(1, len(ids)):
+        places = places[tokens[places + further] == ids[further]]
+    gone = removed.union(*(table.named(name, removed) for name in without))
+    return places[~np.isin(table.first.searchsorted(places, side="right") - 1, list(gone))]
 
 
 def _occurrences(table: Documents, places: Ints, documents: int) -> tuple[Occurrence, ...]:

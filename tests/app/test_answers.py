@@ -96,6 +96,9 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     page = drawing(views.frame({"text": answer(*against, prompt="Never")}, {}, kind="explain"))
     assert shown(page, ".kl-differences").startswith("Your text: Never bend it · Source: straight")
     assert shown(page, ".kl-headline").startswith("1 difference in all 3 words")
+    # If the passage has the first word as well, it is no part of the difference.
+    page = drawing(views.frame({"text": answer(*against, prompt="All")}, {}, kind="explain"))
+    assert shown(page, ".kl-differences") == listed
 
 
 def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing):

@@ -265,7 +265,7 @@ def test_a_text_is_measured(session):
     assert "the documents hold" not in html
     held = (TINY / "manual.jsonl").read_text().splitlines()[0]
     warned = measured_html(session, json.loads(held)["text"], Lookup(("manual",)), Deadline(60))
-    assert "But the documents hold 100.0% of them, so other text gains less." in warned
+    assert "But the documents hold all of them, so other text gains less." in warned
     silent = measured_html(session, MEASURED, Lookup(("manual",), {"lmbda": 0.0}), Deadline(60))
     for part in ("kl-note", "hardly changes the perplexity", "(+0.0%)"):
         assert part in silent

@@ -27,6 +27,14 @@ const differencesOf = (known) => {
   return groups;
 };
 
+// Groups words into sentences, which a sign or an empty line ends.
+const sentencesOf = (words) => words.reduce((found, word) => {
+  if (/\n\s*\n/.test(word.space)) found.push([]);
+  if (readable(word)) found.at(-1).push(word);
+  else if (/[.!?]/.test(word.text)) found.push([]);
+  return found;
+}, [[]]).filter((one) => one.length);
+
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
 // Returns how many words begin two texts alike, and the word from which on they differ, if they do. How a
@@ -56,12 +64,13 @@ const headline = (data, known, same, other) => {
     // Nothing predicts the first word, which is compared if the next one is.
     const opening = readable({ text: known.side.prompt }) ? 1 : 0;
     const compared = words.filter(isCompared).length + (words.length && isCompared(words[0]) ? opening : 0);
-    const different = differencesOf(known).length;
-    const all = words.length + opening;
-    if (!compared) return [h("b", {}, "Nothing was compared"), ": no passage has a sentence like one of this text."];
+    const different = differencesOf(known).length, sentences = sentencesOf(known.words);
+    const all = words.length + opening, missed = sentences.filter((one) => !one.some(isCompared)).length;
+    const left = missed ? ` ${missed} of ${count(sentences.length, "sentence")} not compared: too short, or too different from the passages that were found.` : "";
+    if (!compared) return [h("b", {}, "Nothing was compared"), `.${left}`];
     const some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
     const said = different ? `${count(different, "difference")} in ${some} that were compared with a passage` : `The same in a passage: ${some}`;
-    return [h("b", {}, said), ".", compared < all ? " Nothing is known of the rest." : ""];
+    return [h("b", {}, said), ".", left, compared < all ? " Nothing is known of the rest." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
   const and = agreed ? `, and agreed to ${agreed}.` : ".";

@@ -49,8 +49,6 @@ const replyOf = (frame, tools) => {
   if (!frame || (!frame.done && !frame.text))
     return [h("p", { class: "kl-looking" }, h("i", { "aria-hidden": "true" }),
       frame ? "Looking in the documents …" : "Waiting for the server …")];
-  if (frame.message)
-    return [h("p", { class: "kl-notice kl-error" }, frame.message, " ", button("Edit the question", tools.edit, { class: "kl-link" }))];
   const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
   const missing = frame.answered === false;
   return [
@@ -118,8 +116,7 @@ const chat = (element, props, trigger, watch) => {
       places.set(turn, reply);
     }
     const again = () => ask(turn.question);
-    const edit = () => { fill(field(), turn.question); field().focus(); };
-    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, edit, read, link: () => linkTo(turn) }));
+    places.get(turn).replaceChildren(...replyOf(turn.frame, { again, read, link: () => linkTo(turn) }));
     busy();
   };
   const busy = () => {
@@ -144,10 +141,10 @@ const chat = (element, props, trigger, watch) => {
 
   // Says what is asked now, and what can be asked before anything was.
   const begin = () => {
-    const own = form?.stores.includes(MINE);
+    const own = form?.stores.includes(MINE), none = own || !form?.stores.length;
     if (form?.stores.length) complain(document.getElementById("chat-line"), null);
     divide(chosen());
-    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || own));
+    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || none));
     // The examples of texts are of the other documents.
     const ownOnly = Boolean(own && form.stores.length === 1);
     document.querySelector(".kl-chips")?.classList.toggle("kl-gone", ownOnly);
@@ -155,15 +152,26 @@ const chat = (element, props, trigger, watch) => {
       if (ownOnly && texts.includes(box.value)) fill(box, "");
     start.replaceChildren(...(turns.length ? [] : [
       h("p", {}, "Ask about the documents. The answer is a sentence of theirs, with its place."),
-      ...(own ? [] : questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))),
+      ...(none ? [] : questions.map((one) => button(one, () => ask(one), { class: "kl-chip" }))),
     ]));
   };
 
-  const history = () => turns.filter((one) => one.frame?.done && one.frame.text && !one.frame.message).slice(-MOST_PAIRS)
+  const history = () => turns.filter((one) => one.frame?.done && one.frame.text).slice(-MOST_PAIRS)
     .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
 
   // What was said of documents does not hold for what follows.
   const quiet = theChat.quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
+
+  // A question that was refused goes back into its box, with the reason below.
+  const refuse = (turn, line) => {
+    turns.splice(turns.indexOf(turn), 1);
+    next = [];
+    keep();
+    drawAll();
+    if (!field().value) fill(field(), turn.question);
+    complain(document.getElementById("chat-line"), line);
+    told.textContent = "";
+  };
 
   const ask = (question) => {
     const wrong = building ? "Your documents are being read: send this when they are in, or press Stop."
@@ -202,9 +210,7 @@ const chat = (element, props, trigger, watch) => {
     setTimeout(() => {
       const turn = running();
       if (!turn || waiting) return;
-      turn.frame = { done: true, message: "The server did not respond." };
-      draw(turn);
-      keep();
+      refuse(turn, "The server did not respond.");
     }, 1000);
   };
 
@@ -241,11 +247,15 @@ const chat = (element, props, trigger, watch) => {
     }
     const turn = turns.find((one) => one.turn === frame.turn);
     if (!turn || turn.frame?.done) return;
+    if (frame.message) {
+      refuse(turn, frame.message);
+      return;
+    }
     turn.frame = frame;
     draw(turn);
     follow();
     if (!frame.done) return;
-    told.textContent = clean(frame.message ?? frame.text);
+    told.textContent = clean(frame.text);
     keep();
     if (next.length) theChat.askAll(next);
   };

@@ -42,8 +42,11 @@ const mount = (element, props, trigger, watch) => {
   const differences = () => {
     const found = differencesOf(view.known);
     if (view.data.kind !== "explain" || !found.length) return null;
+    // Nothing predicts the first word. It differs as well, unless the passage has it.
+    const { prompt } = view.known.side, ends = (text) => text?.trimEnd().toLowerCase().endsWith(prompt.trim().toLowerCase());
+    const before = (first, against) => (first.number || ends(against.passage?.before) ? "" : prompt);
     return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
-      h("li", {}, "Your text: ", button([mine[0].number ? "" : view.known.side.prompt, ...mine.map((one) => one.space + one.text)].join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
+      h("li", {}, "Your text: ", button([before(mine[0], against), ...mine.map((one) => one.space + one.text)].join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
         " · Source: ", h("b", {}, visible(against.token).trim()),
         against.document === null ? null : h("span", { class: "kl-share" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
   };

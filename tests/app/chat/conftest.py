@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.chatting import Chat
+from app.chatting import QUEEN, Chat
 from app.conftest import PATIENCE, serving
 from app.payloads import PAYLOADS
 from knn_logits import Asking, Document, build_datastore
@@ -27,6 +27,7 @@ def chat_page(model, tokenizer, store, tmp_path_factory):
     )
     signs = build_datastore(model, own, hostile, tmp_path_factory.mktemp("chat") / "signs")
     library = Library.of("tiny", model, own, [store, signs])
+    library.questions = (QUEEN,)
     with serving(library, limits=Limits(256, 24, seconds=600)) as served:
         yield served
 

@@ -13,6 +13,16 @@ def test_the_first_tab_is_the_chat_and_a_quotation_opens_its_passage_by_keys(cha
     expect(first).to_have_text("Chat")
     expect(first).to_have_attribute("aria-selected", "true")
     expect(page.locator("#chat .kl-start")).to_contain_text("Ask about the documents")
+    # Questions are offered while documents are chosen that they are about.
+    offered = page.locator("#chat .kl-start button")
+    expect(offered).to_have_text([QUEEN])
+    names = page.locator("#stores input").all()
+    for box in names:
+        box.uncheck()
+    expect(offered).to_have_count(0)
+    for box in names:
+        box.check()
+    expect(offered).to_have_count(1)
     # The first screen shows an answer whose words can be clicked, until the first question.
     example = page.locator("#example")
     word = example.locator(".kl-side-knn .kl-w[role=button]").first

@@ -1,5 +1,6 @@
 """The chat in a browser: questions in turns, and what may happen to them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -79,7 +80,7 @@ def test_a_question_is_stopped_or_replaced_and_then_takes_no_turn(chat, held):
     expect(chat.turn()).to_contain_text(TEXTS[2])
 
 
-def test_what_goes_wrong_is_one_line_in_its_turn(chat, chat_page, held, monkeypatch, store):
+def test_what_goes_wrong_is_one_line_at_the_box(chat, chat_page, held, monkeypatch, store):
     session = chat_page[1].session
     monkeypatch.setattr(session, "limits", replace(session.limits, seconds=0.5))
     chat.send(QUEEN)
@@ -90,30 +91,38 @@ def test_what_goes_wrong_is_one_line_in_its_turn(chat, chat_page, held, monkeypa
     expect(chat.turn().locator(".kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
     refusal = {"detail": "too many requests from your address are waiting"}
     chat.page.route("**/queue/join**", lambda route: route.fulfill(status=503, json=refusal))
-    reply = chat.ask(QUEEN)
-    expect(reply.locator(".kl-error")).to_contain_text("The server did not respond.")
+    # A question that was refused comes back into its box, and takes no turn.
+    turns, wrong = chat.log.locator("> li"), chat.page.locator("#chat-line-wrong")
+    taken = turns.count()
+    chat.send(QUEEN)
+    expect(wrong).to_have_text("The server did not respond.")
+    expect(turns).to_have_count(taken)
     chat.page.unroute_all()
     chat.visit.problems.clear()  # the browser reports the refusal on its console
-    # A question that was refused comes back into its box.
-    edit = chat.page.get_by_role("button", name="Edit the question")
-    edit.click()
+    expect(chat.box).to_have_value(QUEEN)
     chat.box.press("Enter")
     expect(chat.turn()).to_contain_text(TEXTS[2])
-    chat.send("word " * 400)
-    expect(chat.turn().locator(".kl-error")).to_contain_text("The text has ")
-    edit.last.click()
-    expect(chat.box).to_have_value("word " * 400)
+    many_tokens = "0 1 2 3 4 " * 100
+    chat.box.fill(many_tokens)
+    chat.box.press("Enter")
+    expect(wrong).to_contain_text("The text has ")
+    expect(chat.box).to_have_value(many_tokens)
+    # One that is far too long is not even taken by the box.
+    chat.box.fill("")
+    chat.page.keyboard.insert_text("word " * 400)
+    expect(wrong).to_have_text(re.compile("This was not added: .* the limit is 1,024"))
+    expect(chat.box).to_have_value("")
+    expect(turns).to_have_count(taken + 1)
     # Another tab does not lose the place in the conversation.
     chat.page.evaluate("scrollTo(0, 0)")
     chat.visit.tab("Explain")
     chat.visit.tab("Chat")
-    expect(chat.turn().locator(".kl-error")).to_be_in_viewport()
+    expect(chat.turn()).to_be_in_viewport()
     for name in (store.name, "signs"):
         chat.page.get_by_label(name, exact=True).uncheck()
     # The question waits in the box until there is something to ask.
     chat.box.fill(QUEEN)
     chat.box.press("Enter")
-    wrong = chat.page.locator("#chat-line-wrong")
     expect(wrong).to_have_text("Choose at least one of the documents.")
     chat.page.get_by_label("signs", exact=True).check()
     expect(wrong).to_have_count(0)
