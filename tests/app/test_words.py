@@ -90,7 +90,7 @@ def test_an_answer_of_no_words_and_a_text_of_no_passage_say_so():
     same = replace(token(" Dig", 0.1), verbatim=True)
     for words, start in (
         ([], "Nothing was compared. 2 of 2 sentences not compared: too short, or too"),
-        ([same], "The same in a passage: 1 of 3 words. 2 of 3 sentences not compared: too short,"),
+        ([same], "The same in a passage: 2 of 4 words. 2 of 3 sentences not compared: too short,"),
     ):
         found = drawn(*words, token("."), token(" To"), token("."), token(" Go"), kind="explain")
         assert found["headline"].startswith(start)
