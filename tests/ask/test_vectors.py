@@ -256,6 +256,21 @@ def closest_to(monkeypatch, closeness):
     )
 
 
+def test_sentences_that_are_a_little_near_are_shown_beside_no_answer(
+    encoded, model, tokenizer, monkeypatch
+):
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
+    closest_to(monkeypatch, lambda text: 0.0)
+    for similarity, shown in ((0.13, [FIRST[1]]), (0.05, [])):
+        near = np.array([0.0, 0.0, similarity])
+        monkeypatch.setattr(
+            Encoder, "similarities", lambda self, rows, query, near=near: near[: len(rows)]
+        )
+        answer = asking.answer("And for children?")
+        assert not answer.answered
+        assert [row.sentence for row in answer.passages] == shown
+
+
 def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenizer, monkeypatch):
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
     for first in (FIRST[1], "The crane lifts crates."):
