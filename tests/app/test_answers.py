@@ -180,6 +180,9 @@ def test_a_text_that_was_stopped_differs_only_in_what_it_has(drawing):
     assert headline([*own[:3], " red"], own[:2], "lm") == "The memory brought 1 of 4 words."
     red = "The texts differ from “red” on: the memory brought 2 of 5 words."
     assert headline([*own[:3], " red", " now"], [*own, " too"], "lm") == red
+    # A blank is no difference, and no word to name.
+    assert headline([*own, "\n"], own) == "The memory changed no word."
+    assert headline([*own[:3], " ", "4"], own[:3]).startswith("The texts differ from “4” on")
     # A text that ended by itself is shorter than the other.
     assert headline(own[:2], own, "lm").startswith("The texts differ from “is” on")
 

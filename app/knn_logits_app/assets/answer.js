@@ -37,13 +37,15 @@ const sentencesOf = (words) => words.reduce((found, word) => {
 
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
-// Returns how many words begin two texts alike, and the word from which on they differ, if they do. How a
-// text that was stopped would go on is not known, and its last word may be a part of one.
+// Returns how many words begin two texts alike, and the word from which on they differ, if they do: blanks
+// do not count. How a text that was stopped would go on is not known, and its last word may be a part of one.
 const partingOf = (known, other) => {
-  const ends = [known, other].filter((one) => one.side.stopped).map((one) => Math.max(0, one.words.length - 1));
-  const [mine, theirs] = [known, other].map((one) => one.words.slice(0, Math.min(...ends)).map((word) => word.whole));
-  const place = (mine.length > theirs.length ? mine : theirs).findIndex((_, at) => mine[at] !== theirs[at]);
-  return place < 0 ? { alike: mine.length } : { alike: place, parting: visible(mine[place] ?? theirs[place]).trim() };
+  const ends = [known, other].map((one) => (one.side.stopped ? Math.max(0, one.words.length - 1) : Infinity));
+  const [mine, theirs] = [known, other].map((one) => one.words.slice(0, Math.min(...ends)).filter((word) => word.whole.trim()));
+  const bare = (word) => word?.whole.trim();
+  const place = (mine.length > theirs.length ? mine : theirs).findIndex((_, at) => bare(mine[at]) !== bare(theirs[at]));
+  if (place < 0) return { alike: Math.min(...ends, known.words.length) };
+  return { alike: mine[place]?.number ?? known.words.length, parting: visible(bare(mine[place] ?? theirs[place])) };
 };
 
 // Says in one line what the memory did; the `other` text stands beside it.
