@@ -151,10 +151,9 @@ def _held(store: Datastore, wanted: Array, exclude: Collection[str]) -> Bools:
     held = np.zeros(len(wanted), dtype=bool)
     if store.manifest.learned is not None:
         return held
-    table, removed = store.documents, set(store.manifest.removed)
-    gone = removed.union(*(table.named(name, removed) for name in exclude))
+    table = store.documents
     ends = table.first + table.length
-    ends[list(gone)] = 0
+    ends[list(store.left_out(exclude))] = 0
     for first in range(0, len(store.tokens), _TOKENS_AT_ONCE):
         part = np.asarray(store.tokens[first : first + _TOKENS_AT_ONCE + RUN_TOKENS - 1])
         hashes = _hashed(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -225,9 +225,15 @@ class Datastore:
 
         `Documents.named` explains the names.
         """
+        return self._entries_of(sorted(self._numbers_of(documents)))
+
+    def left_out(self, exclude: Collection[str]) -> set[int]:
+        """Returns the numbers of the documents that are removed or have one of these names."""
+        return self._numbers_of(exclude).union(self.manifest.removed)
+
+    def _numbers_of(self, documents: Collection[str]) -> set[int]:
         table, removed = self.documents, self.manifest.removed
-        numbers = {number for name in documents for number in table.named(name, removed)}
-        return self._entries_of(sorted(numbers))
+        return {number for name in documents for number in table.named(name, removed)}
 
     def _entries_of(self, numbers: Sequence[int]) -> Array:
         rows = np.array(numbers, np.int64)

@@ -137,12 +137,12 @@ def runs_before(
 
 def places_of(store: Datastore, ids: Array, without: Collection[str] = ()) -> Ints:
     """Where a datastore has some tokens, but for documents that are removed or left out."""
-    tokens, table, removed = np.asarray(store.tokens), store.documents, set(store.manifest.removed)
+    tokens, first = np.asarray(store.tokens), store.documents.first
     places: Ints = np.flatnonzero(tokens[: len(tokens) - len(ids) + 1] == ids[0])
     for further in range(1, len(ids)):
         places = places[tokens[places + further] == ids[further]]
-    gone = removed.union(*(table.named(name, removed) for name in without))
-    return places[~np.isin(table.first.searchsorted(places, side="right") - 1, list(gone))]
+    owners = first.searchsorted(places, side="right") - 1
+    return places[~np.isin(owners, list(store.left_out(without)))]
 
 
 def _occurrences(table: Documents, places: Ints, documents: int) -> tuple[Occurrence, ...]:
