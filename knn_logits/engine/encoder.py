@@ -41,8 +41,6 @@ _ROWS_AT_ONCE = 1 << 16  # of vectors, in single precision
 # Sharpness of the soft minimum, where 0 gives the mean. Chosen on XQuAD, CLAP NQ and NQ-open: see
 # docs/research/answers.md.
 _SHARPNESS = 4.0
-# Deductions from cosines with tokens that only name the subject of a text, and with padding.
-_LOWERED, _NEVER = 0.1, 2.0
 # Sentences without a common subject: their mean cosine is where the encoder's scale begins.
 _UNRELATED = (
     "The ferry leaves the harbor at six in the morning.",
@@ -111,11 +109,7 @@ class Encoder:
 
     @torch.no_grad()
     def late_interaction(
-        self,
-        texts: Sequence[str],
-        question: str,
-        before: Sequence[tuple[int, int]] | None = None,
-        start: int = 0,
+        self, texts: Sequence[str], question: str, start: int = 0
     ) -> tuple[Array, Array]:
         """Compares texts with a question token by token: 0 like unrelated sentences, 1 at most.
 
@@ -124,21 +118,16 @@ class Encoder:
         few of the tokens, which their soft minimum, -1/b ln mean(exp(-b cosine)), shows more than
         their mean. Returns the soft minima and the means, float32 [texts] each.
 
-        `before` names the characters of each text that only say what the rest is about, from the
-        first to the one after the last: cosines with their tokens are lowered. The question's
-        tokens before the character `start` only give meaning to those after it.
+        The question's tokens before the character `start` only give meaning to those after it.
         """
         asked, counted, asked_ends = self._states([question], "query", special=False)
         if start and int(asked_ends.max()) < len(question.rstrip()):  # it is too long for the model
-            return self.late_interaction(texts, question[start:], before)
+            return self.late_interaction(texts, question[start:])
         counted &= asked_ends > start
         found: Array = np.zeros((2, len(texts)), np.float32)
         for rows in batches(texts, _COMPARED_AT_ONCE):
-            states, mask, ends = self._states([texts[row] for row in rows], "document")
-            spans = torch.tensor([before[row] if before else (0, 0) for row in rows]).to(ends)
-            context = (ends > spans[:, :1]) & (ends <= spans[:, 1:])
-            lowered = _LOWERED * context + _NEVER * ~mask
-            found[:, rows] = _interaction(states, lowered, asked[0, counted[0]])
+            states, mask, _ = self._states([texts[row] for row in rows], "document")
+            found[:, rows] = _interaction(states, mask, asked[0, counted[0]])
         _, unrelated = self._unrelated
         low, mean = (found - unrelated) / (1.0 - unrelated)
         return low, mean
@@ -185,7 +174,7 @@ class Encoder:
             asked, counted, _ = self._states(_UNRELATED, "query", special=False)
             states, mask, _ = self._states(_UNRELATED, "document")
             rows = [one[count] for one, count in zip(asked, counted, strict=True)]
-            found = np.stack([_interaction(states, _NEVER * ~mask, one) for one in rows], axis=1)
+            found = np.stack([_interaction(states, mask, one) for one in rows], axis=1)
         return float((vectors @ vectors.T)[others].mean()), found[:, others].mean(1, keepdims=True)
 
 
@@ -204,10 +193,10 @@ def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
     return (order[start : start + size] for start in range(0, len(order), size))
 
 
-def _interaction(states: Tensor, lowered: Tensor, asked: Tensor) -> Array:
-    """The soft minima and means of the largest cosines, each lowered by its token, [2, texts]."""
+def _interaction(states: Tensor, mask: Tensor, asked: Tensor) -> Array:
+    """The soft minima and means of the largest cosines with tokens in a mask, [2, texts]."""
     cosines = normalize(states, dim=-1) @ normalize(asked, dim=-1).T
-    largest = (cosines - lowered[:, :, None]).amax(1)
+    largest = cosines.masked_fill(~mask[:, :, None], -1.0).amax(1)
     low = (-_SHARPNESS * largest).exp().mean(-1).log() / -_SHARPNESS
     found: Array = torch.stack([low, largest.mean(-1)]).cpu().numpy()
     return found

@@ -95,16 +95,16 @@ class Passage:
         text = unlinked(sentence.whole)
         return f"{self.above}\n{text}" if self.above else text
 
-    def in_context(self, sentence: Sentence) -> tuple[str, tuple[int, int]]:
-        """A sentence as in `below`, after the one before it, and where that one stands.
+    def in_context(self, sentence: Sentence) -> str:
+        """A sentence as in `below`, after the one before it.
 
         Of a longer introduction only the last sentence is read, since another may be the answer.
         """
         if not sentence.before:
-            return self.below(replace(sentence, lead=self.introduction(sentence))), (0, 0)
+            return self.below(replace(sentence, lead=self.introduction(sentence)))
         text = self.below(sentence)
-        at, before = len(text) - len(unlinked(sentence.text)), unlinked(sentence.before)
-        return f"{text[:at]}{before} {text[at:]}", (at, at + len(before))
+        at = len(text) - len(unlinked(sentence.text))
+        return f"{text[:at]}{unlinked(sentence.before)} {text[at:]}"
 
     def introduction(self, sentence: Sentence) -> str:
         """The last sentence of what introduces a sentence; "" if nothing does."""
