@@ -245,10 +245,7 @@ class Asking:
         """The rows of documents that are removed or left out."""
         names = self.memory.config.exclude
         hidden = {
-            (store, number)
-            for store in self.memory.stores
-            for numbers in (store.manifest.removed, *map(store.documents.named, names))
-            for number in numbers
+            (store, number) for store in self.memory.stores for number in store.left_out(names)
         }
         rows = enumerate(self._ranking.rows if hidden else ())
         return [row for row, (part, _) in rows if (part.store, part.document) in hidden]

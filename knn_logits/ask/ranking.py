@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 _WORDS_WEIGHT = 0.25
 # The number of sentences that are compared token by token and by the reader, and the weights of
 # both comparisons: of 0.3 to 10, and of 0.02 to 2, about the best on XQuAD and NQ-open.
-_RERANKED, _TOKENS_WEIGHT, _ODDS_WEIGHT = 10, 2.7, 0.1
+_RERANKED, _TOKENS_WEIGHT, _ODDS_WEIGHT = 10, 2.7, 0.3
 # By how much the score of a sentence beside the best may be less, so that it is quoted too.
 _NEARLY = 0.2
 # Weights of the gap and of the reader's log-odds for an answer, and the sum that it needs: with a
