@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import pairwise
@@ -25,6 +26,7 @@ from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.
 WINDOWS = 4
+_LIST_NUMBER = re.compile(r"(\n\s*\d+)\.")
 
 
 def end_tokens(model: Any) -> set[int]:
@@ -128,7 +130,8 @@ class SentenceEnd(LogitsProcessor):
     """Ends a text where the likeliest token begins its second sentence.
 
     It follows all other processors, also a sampler. The point of "9.4" ends no sentence, and a
-    number after a blank begins none, since it may follow an abbreviation.
+    number after a blank begins none, since it may follow an abbreviation. Nor does the point of a
+    list's number end one.
 
     Args:
         tokenizer: The tokenizer of the model.
@@ -142,6 +145,8 @@ class SentenceEnd(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         ids = [*input_ids[0, self._prompt :].tolist(), int(scores[0].argmax())]
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        before = self._tokenizer.decode(input_ids[0, self._prompt - 1 : self._prompt])
+        text = _LIST_NUMBER.sub(r"\1)", "\n" * before.endswith("\n") + text)
         over = any(
             any(map(str.isalnum, one)) and not following[:1].isdigit()
             for one, following in pairwise(sentences_of(text, language_of(text)))

@@ -32,6 +32,8 @@ PASSAGES, CANDIDATES = 3, 5
 END = "(the end)"
 FRAME_SECONDS = 0.06
 _LOOK_SECONDS = 0.1
+# The most tokens of a word. Scripts without blanks have more between two.
+_MOST_PIECES = 12
 _END_OF_RUN = object()
 
 Stores = Mapping[str, Datastore]
@@ -170,8 +172,14 @@ def _write(
 
         output = _generate(library, writing, ids, knn, deadline, on_token)
         stopped = None
-        if deadline.over and len(words) < writing.new_tokens:
+        itself = int(output[0, -1]) in reader.silent or len(words) == writing.new_tokens
+        if deadline.over and not itself:
             stopped = "stopped" if deadline.cancelled else "the time is up"
+            # The last word may be a part of one, such as a number that ends at its point.
+            ends = range(len(words) - 1, max(0, len(words) - _MOST_PIECES), -1)
+            whole = next((n for n in ends if words[n].text[:1].isspace()), len(words))
+            del words[whole:]
+            output = output[:, : ids.shape[1] + whole]
         answer = replace(
             answer, words=tuple(words), stopped=stopped, tokens=len(words),
             seconds=time.monotonic() - started,

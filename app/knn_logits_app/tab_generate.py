@@ -21,6 +21,7 @@ from knn_logits_app.requests import (
     friendly,
     writing_of,
 )
+from knn_logits_app.session import Answer
 
 # The form's fields about the writing, which follow the prompt and the switch.
 _SAMPLING_FIELDS = ("new_tokens", "sentence", "sampling_temperature", "seed")
@@ -117,7 +118,7 @@ def write_json(
 ) -> Iterator[str]:
     """Yields the answers while they are written, as JSON for the browser.
 
-    It yields nothing for a request that was stopped or replaced while it waited.
+    A request that was stopped or replaced while it waited has an answer without words.
     """
     session, visitor = server.session, request.session_hash if request else None
     lookup, (prompt, compare, *how) = page_parts.split(values)
@@ -135,6 +136,8 @@ def write_json(
     since = page_parts.arrived(request) if request else math.inf
     with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
         if deadline.cancelled:
+            answer = Answer(prompt, knn=True, done=True, stopped="stopped")
+            yield views.frame({"knn": answer}, content, **kind)
             return
         for answers in session.write(writing, deadline, private):
             yield views.frame(answers, content, **kind)

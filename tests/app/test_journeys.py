@@ -274,6 +274,8 @@ def test_what_was_stopped_while_it_waited_is_never_run(served, one, client, monk
         one.page.locator("#write-stop").click()
     expect(one.page.locator("#write-stop")).to_be_disabled()
     go.set()
+    # A line says so all the same.
+    expect(one.page.locator("#answers")).to_contain_text("ended early: stopped")
     one.write(BISHOP)
     assert prompts[len(busy) :] == [BISHOP]
 

@@ -19,6 +19,7 @@ from knn_logits import (
 from knn_logits.errors import ConfigError, LimitError
 from knn_logits.hosting import Deadline, Limits
 from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, mix
+from knn_logits_app.decoding import SentenceEnd
 from knn_logits_app.library import Library, sentences
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session, turns_of
@@ -94,6 +95,23 @@ def test_a_sentence_ends_where_the_next_one_begins(library, session, tmp_path):
     assert found.trace[0].text == found.text
 
 
+def test_the_number_of_a_list_ends_no_sentence(library):
+    def ends(prompt, text):
+        prompt, ids = (
+            library.tokenizer(part, add_special_tokens=False)["input_ids"]
+            for part in (prompt, text)
+        )
+        scores = torch.zeros(1, library.model.config.vocab_size)
+        scores[0, ids[-1]] = 1.0
+        end = SentenceEnd(library.tokenizer, len(prompt), [0])
+        return int(end(torch.tensor([prompt + ids[:-1]]), scores)[0].argmax()) == 0
+
+    assert not ends("Do this", ", in turn:\n4. **The")
+    assert not ends("Do this:\n", "4. The")
+    assert ends("Do this", ", in turn:\n4. **The** press. The")
+    assert ends("It came", " in version 4. The")
+
+
 def test_a_word_turns_where_the_page_says():
     random = torch.Generator().manual_seed(0)
     values = torch.randint(0, 12, (12, 24), generator=random)
@@ -156,13 +174,17 @@ def test_a_stopped_text_keeps_its_sources(session, library):
     wanted = writing_of("The", MANUAL, new_tokens=120)
     answers = None
     for answers in session.write(wanted, deadline):
-        if answers["knn"].tokens > 2:
+        if answers["knn"].tokens > 12:
             deadline.cancel()
     found = answers["knn"]
     assert found.done
     assert found.stopped == "stopped"
-    assert 2 < found.tokens < 120
+    assert 0 < found.tokens < 120
     assert len(found.trace[0].tokens) == found.tokens
+    # It ends with a whole word.
+    whole = last(session.write(wanted, Deadline(60)))["knn"].text
+    assert whole.startswith(found.text)
+    assert whole[len(found.text)].isspace()
 
 
 def test_a_text_ends_when_its_time_is_up_or_nobody_reads_on(session):
