@@ -28,6 +28,7 @@ from knn_logits.errors import LimitError
 from knn_logits.evidence.records import DocumentShare, NeighborTrace, SequenceTrace
 from knn_logits.evidence.sources import main_sources
 from knn_logits.generation.drafts import Passes, can_forget
+from knn_logits.measure.bench import overlap_words
 from knn_logits.mixture.vote import Vote
 from knn_logits.progress import Progress
 from knn_logits.settings.declaration import Setting
@@ -49,6 +50,7 @@ __all__ = [
     "context_length",
     "language_of",
     "main_sources",
+    "overlap_words",
     "sentences_of",
     "settings_for",
     "settings_line",

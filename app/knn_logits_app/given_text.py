@@ -10,16 +10,17 @@ from typing import Any
 import gradio as gr
 
 from knn_logits import evaluate
-from knn_logits.hosting import Deadline
+from knn_logits.hosting import Deadline, overlap_words
 from knn_logits_app import page_parts, views
 from knn_logits_app.decoding import WINDOWS
 from knn_logits_app.page_parts import Controls, Server
-from knn_logits_app.requests import MOST_CHARACTERS, Lookup, friendly, text_of
+from knn_logits_app.requests import MOST_CHARACTERS, Lookup, RequestError, friendly, text_of
 from knn_logits_app.session import Session, Stores, settings_of
 
 # The most characters of a text that is measured.
 MOST_MEASURED = 10_000
-# A smaller change of the perplexity may be noise.
+# Fewer tokens measure nothing, and a smaller change of the perplexity may be noise.
+_LEAST_TOKENS = 10
 _LEAST_CHANGE = 0.005
 
 
@@ -105,7 +106,8 @@ def measured_html(
 ) -> str:
     """Measures a text, and says as HTML what the memory does to its perplexity."""
     library, text = session.library, text_of(text, most=MOST_MEASURED)
-    library.reader.tokens_of(text)
+    if library.reader.tokens_of(text) < _LEAST_TOKENS:
+        raise RequestError("The text is too short to measure: enter at least ten words.")
     memory = library.memory.over(session.stores(lookup, private)).asked(**settings_of(lookup))
     total = evaluate(
         library.model, library.tokenizer, memory, [text],
@@ -125,8 +127,7 @@ def measured_html(
         f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
     )
-    if total.is_held:
-        held = "all" if total.overlap == 1 else f"{int(100 * (total.overlap or 0))}%"
-        line += f" But the documents hold {held} of them, so other text gains less."
+    if total.overlap:
+        line += f" But {overlap_words(total.overlap)}, so other text gains less."
         kind = "worse"
     return views.notice(line, kind=kind)

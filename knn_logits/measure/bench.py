@@ -142,7 +142,7 @@ def is_held(overlap: float | None) -> bool:
 
 def overlap_words(share: float) -> str:
     """Says how much of a text a datastore holds."""
-    part = "all" if share == 1 else f"{int(100 * share)}%"
+    part = "all" if share == 1 else f"{max(1, int(100 * share))}%"
     return f"{part} of the text's tokens are in the datastore, in runs of {RUN_TOKENS} or more"
 
 

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from knn_logits.arrays import Floats, Ints
 from knn_logits.errors import ConfigError
 from knn_logits.evidence.token_documents import votes_by_document
-from knn_logits.measure.bench import is_held
 from knn_logits.metrics import as_distance
 from knn_logits.mixture.memory import Memory
 from knn_logits.search.neighbors import nearest_nearness
@@ -92,11 +91,6 @@ class Evaluation:
     def tokens_per_second(self) -> float:
         """Number of tokens scored in a second."""
         return self.tokens / max(self.seconds, 1e-9)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the datastores hold so much of the text that other text will gain less."""
-        return is_held(self.overlap)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, for JSON."""

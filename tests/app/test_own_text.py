@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -262,10 +263,13 @@ def test_a_build_has_ten_times_the_time_of_an_answer(session, visitors, monkeypa
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert f"lowers the perplexity of “{MEASURED[:43]} …” (" in html
-    assert "the documents hold" not in html
-    held = (TINY / "manual.jsonl").read_text().splitlines()[0]
-    warned = measured_html(session, json.loads(held)["text"], Lookup(("manual",)), Deadline(60))
-    assert "But the documents hold all of them, so other text gains less." in warned
+    assert "in the datastore" not in html
+    held = json.loads((TINY / "manual.jsonl").read_text().splitlines()[0])["text"]
+    for text, share in ((held, "all"), (20 * f"{MEASURED} " + held, r"\d+%")):
+        warned = measured_html(session, text, Lookup(("manual",)), Deadline(60))
+        assert re.search(f" But {share} of the text.* are in the datastore, .* gains less", warned)
+    with pytest.raises(RequestError, match="too short to measure"):
+        measured_html(session, "The lathe is old.", Lookup(("manual",)), Deadline(60))
     silent = measured_html(session, MEASURED, Lookup(("manual",), {"lmbda": 0.0}), Deadline(60))
     for part in ("kl-note", "hardly changes the perplexity", "(+0.0%)"):
         assert part in silent
