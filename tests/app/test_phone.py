@@ -69,6 +69,9 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
 
 def test_every_tab_is_there_and_settings_and_documents_are_sheets(phone):
     page = phone.page
+    for chip in page.locator(".kl-chips button").all():
+        box = chip.bounding_box()
+        assert box["x"] + box["width"] <= 390
     for name in ("Generate", "Chat", "Explain", "Evaluate"):
         expect(page.get_by_role("tab", name=name)).to_be_in_viewport()
     page.locator("#answers .kl-docs .kl-part").first.click()
