@@ -39,7 +39,7 @@ def build(server: Server, controls: Controls) -> Any:
         elem_id="chat",
     )
     example = _example(controls.first)
-    attach = _form(server)
+    attach, detach = _form(server)
 
     def on_ask(request: gr.Request, event: gr.EventData, *values: Any) -> Iterator[str]:
         turn: dict[str, Any] = {}
@@ -51,24 +51,29 @@ def build(server: Server, controls: Controls) -> Any:
         except Exception as error:
             yield views.json_text({**turn, "done": True, "message": friendly(error)})
 
-    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[str, Any, Any]]:
+    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         paths = [str(path) for path in files or []]
         build = {"build": page_parts.arrived(request)}
         try:
             for frame in attached(server, paths, request):
-                chosen, strength = gr.skip(), gr.skip()
+                chosen, strength, detachable = gr.skip(), gr.skip(), gr.skip()
                 if "now" in frame:
                     boxes: list[Any] = [*library.stores, (frame["now"], YOUR_TEXT)]
                     chosen = gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])
                     # A strength that was set for other documents does not hold for these.
-                    strength = page_parts.OWN_SETTINGS
-                yield views.json_text({**build, **frame}), chosen, strength
+                    strength, detachable = page_parts.OWN_SETTINGS, gr.Button(visible=True)
+                yield views.json_text({**build, **frame}), chosen, strength, detachable
         except Exception as error:
             frame = {**build, "attached": friendly(error), "done": True}
-            yield views.json_text(frame), gr.skip(), gr.skip()
+            yield views.json_text(frame), gr.skip(), gr.skip(), gr.skip()
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
+
+    def on_detach(request: gr.Request) -> tuple[Any, Any]:
+        server.visitors.forget(request.session_hash)
+        boxes = gr.CheckboxGroup(choices=list(library.stores), value=library.chosen)
+        return boxes, gr.Button(visible=False)
 
     asking = output.ask(
         on_ask,
@@ -78,7 +83,8 @@ def build(server: Server, controls: Controls) -> Any:
         **page_parts.MODEL,
     )
     page_parts.at_end(asking, "knnLogits.asked();")
-    places = [output, controls.stores, controls.strength]
+    detach.click(on_detach, None, [controls.stores, detach], **page_parts.LIGHT)
+    places = [output, controls.stores, controls.strength, detach]
     validator = page_parts.stopping_first(server, "build")
     attach.upload(on_attach, [attach], places, validator=validator, **page_parts.LONG)
     return [output, *example]
@@ -95,7 +101,7 @@ def _example(first: str) -> list[Any]:
     return [page_parts.place(js, value, elem_id="example")]
 
 
-def _form(server: Server) -> Any:
+def _form(server: Server) -> tuple[Any, Any]:
     """Adds the form. The browser reads the question, and triggers the event "ask"."""
     with gr.Column(elem_id="chat-form"):
         with gr.Row(elem_id="chat-line"):
@@ -125,7 +131,8 @@ def _form(server: Server) -> Any:
         with gr.Row(elem_classes="kl-run"):
             page_parts.stop_button(server, "chat-stop", "ask", "build")
             gr.Button("New chat", size="md", min_width=90, elem_id="chat-new")
-    return attach
+            detach = gr.Button("Detach all", size="md", visible=False, elem_id="chat-detach")
+    return attach, detach
 
 
 def replies(

@@ -254,7 +254,7 @@ class Visit:
         dividers = self.page.locator("#chat .kl-divider")
         before = dividers.count()
         self.page.locator(ATTACH).set_input_files(files)
-        ended = dividers.nth(before).or_(self.page.locator("#chat .kl-error"))
+        ended = dividers.nth(before).or_(self.page.locator("#chat-line-wrong"))
         expect(ended.first).to_be_visible()
 
 

@@ -33,8 +33,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
         page.keyboard.press("Enter")
         expect(page.locator("#chat-line-wrong")).to_contain_text("documents are being read")
         stop.click()
-        expect(page.locator("#chat .kl-error")).to_contain_text("stopped")
-        expect(page.locator("#chat-line-wrong")).to_have_count(0)
+        expect(page.locator("#chat-line-wrong")).to_have_text("The build was stopped.")
         expect(question).to_have_value("What burns?")
         expect(stop).to_be_disabled()
 
@@ -98,7 +97,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.7\n")
     page.locator(ATTACH).set_input_files([tmp_path / "broken.pdf", tmp_path / "light.md"])
     expect(dividers.last).to_have_text(f"Now asking: {all_three} (light.md replaced, 3 documents)")
-    expect(page.locator("#chat .kl-error")).to_have_text(
+    expect(page.locator("#chat-line-wrong")).to_have_text(
         "Could not read broken.pdf (damaged; save it again)."
     )
     # The answers from before still open the text that they quote.
@@ -126,8 +125,33 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     one.open()
     assert one.asked_to_leave
     expect(page.locator("#chat .kl-divider")).to_have_count(0)
-    expect(page.locator("#chat .kl-error")).to_contain_text("without your documents")
+    lost = page.locator("#chat-line-wrong")
+    expect(lost).to_contain_text("without your documents")
+    expect(lost).to_be_in_viewport(ratio=1)
+    expect(page.get_by_label("manual")).to_be_checked()
     eventually(lambda: not folder.exists())
+
+
+def test_what_is_attached_is_named_in_full_and_detached(visit, served, tmp_path):
+    one = visit(390)
+    page, boxes = one.page, one.page.locator("#stores label")
+    names = ["report_of_the_year_signed_final_version.txt", "minutes_of_the_meeting_in_march.txt"]
+    for name in names:
+        (tmp_path / name).write_text(f"The {name[:7]} is in the archive.")
+    one.attach(*(tmp_path / name for name in names))
+    page.locator("#open-settings").click()
+    expect(boxes.last).to_have_text(", ".join(names))
+    assert boxes.last.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+    page.keyboard.press("Escape")
+    detach = page.get_by_role("button", name="Detach all")
+    detach.click()
+    expect(detach).to_be_hidden()
+    expect(boxes).to_have_text(["manual", "chronicle"])
+    expect(page.get_by_label("manual")).to_be_checked()
+    eventually(lambda: not any(one.folder for one in served[1].visitors.by_session.values()))
+    # Nothing is lost by leaving now.
+    one.open()
+    assert not one.asked_to_leave
 
 
 def test_limits_are_said_before_they_bite(one, tmp_path):
@@ -150,23 +174,23 @@ def test_limits_are_said_before_they_bite(one, tmp_path):
     (tmp_path / "d.txt").write_text("The kiln is old.")
     # What cannot be read keeps nothing out, and is named.
     one.attach(picture, tmp_path / "d.txt", empty)
-    expect(wrong).to_have_count(0)
     expect(page.locator("#chat .kl-divider")).to_have_text("Now asking: d.txt (1 document)")
     suffixes = ", ".join(SUFFIXES)
-    expect(page.locator("#chat .kl-error")).to_have_text(
+    expect(page.locator("#chat-line-wrong")).to_have_text(
         f"Could not read a.png (no text and no document: {suffixes}), b.txt (empty)."
     )
-    # An old error does not stay beside a new one.
+    # An old error does not stay beside a new one, nor after the next deed.
     page.locator(ATTACH).set_input_files(picture)
-    expect(wrong).to_contain_text("Could not read a.png")
-    expect(page.locator("#chat .kl-error")).to_have_count(0)
+    expect(wrong).to_have_text(f"Could not read a.png (no text and no document: {suffixes}).")
+    page.get_by_label("manual").check()
+    expect(wrong).to_have_count(0)
     # What only the server knows is a line as well.
     (tmp_path / "e.jsonl").write_text('{"title": "no text"}\n')
     one.attach(tmp_path / "e.jsonl")
-    expect(page.locator("#chat .kl-error")).to_contain_text("Could not read e.jsonl (")
+    expect(wrong).to_contain_text("Could not read e.jsonl (")
     page.get_by_label("Your question").fill("How old is the kiln?")
     page.keyboard.press("Enter")
-    expect(page.locator("#chat .kl-error")).to_have_count(0)
+    expect(wrong).to_have_count(0)
     # A browser cuts a text that is too long, and says nothing.
     one.tab("Generate")
     page.locator("#prompt textarea").fill("")

@@ -3,7 +3,10 @@
 
 const KEPT_AS = "knn-logits conversation";
 const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
-const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, quiet: () => {}, opened: () => {} };
+const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened: () => {}, lost: false };
+// Says what went wrong, beside the question, until the visitor does something else.
+theChat.complain = (line) => complain(document.getElementById("chat-line"), line);
+document.addEventListener("input", ({ target, isTrusted }) => isTrusted && target.closest?.("#chat-form, #stores") && theChat.complain(null));
 const asked = () => theChat.asked();
 
 // Scrolls to an element, of which chat.css keeps a margin from the form.
@@ -142,9 +145,11 @@ const chat = (element, props, trigger, watch) => {
   // Says what is asked now, and what can be asked before anything was.
   const begin = () => {
     const own = form?.stores.includes(MINE), none = own || !form?.stores.length;
-    if (form?.stores.length) complain(document.getElementById("chat-line"), null);
     divide(chosen());
-    document.getElementById("example")?.classList.toggle("kl-gone", Boolean(turns.length || none));
+    const gone = Boolean(turns.length || none);
+    document.getElementById("example")?.classList.toggle("kl-gone", gone);
+    // Its sheet would come back with it, over the question.
+    if (gone && sheets()) document.querySelector("#example .kl-close")?.click();
     // The examples of texts are of the other documents.
     const ownOnly = Boolean(own && form.stores.length === 1);
     document.querySelector(".kl-chips")?.classList.toggle("kl-gone", ownOnly);
@@ -159,9 +164,6 @@ const chat = (element, props, trigger, watch) => {
   const history = () => turns.filter((one) => one.frame?.done && one.frame.text).slice(-MOST_PAIRS)
     .flatMap((one) => [{ role: "user", content: one.question }, { role: "assistant", content: one.frame.text }]);
 
-  // What was said of documents does not hold for what follows.
-  const quiet = theChat.quiet = () => building || Object.assign(build, { className: "kl-looking", textContent: "" });
-
   // A question that was refused goes back into its box, with the reason below.
   const refuse = (turn, line) => {
     turns.splice(turns.indexOf(turn), 1);
@@ -169,20 +171,19 @@ const chat = (element, props, trigger, watch) => {
     keep();
     drawAll();
     if (!field().value) fill(field(), turn.question);
-    complain(document.getElementById("chat-line"), line);
+    theChat.complain(line);
     told.textContent = "";
   };
 
   const ask = (question) => {
     const wrong = building ? "Your documents are being read: send this when they are in, or press Stop."
       : form.stores.length ? null : "Choose at least one of the documents.";
-    complain(document.getElementById("chat-line"), question.trim() && wrong);
+    theChat.complain(question.trim() && wrong);
     if (!question.trim() || wrong) {
       field().focus();
       return;
     }
     if (question === field().value) fill(field(), "");
-    quiet();
     const before = running();
     if (before) {
       end(before, "another question was asked");
@@ -226,10 +227,9 @@ const chat = (element, props, trigger, watch) => {
     }
     if (done) begin();
     const lost = done ? [...left, ...unread].join(", ") : "";
-    const line = clean([now ? "" : attached, lost && `Could not read ${lost}.`].join(" ").trim());
-    build.className = done && line ? "kl-notice kl-error" : "kl-looking";
-    build.replaceChildren(...[done ? null : h("i", { "aria-hidden": "true" }), line].filter(Boolean));
-    told.textContent = done ? clean(now ? `Now asking: ${now}. ${line}` : line) : "";
+    if (done) theChat.complain([now ? "" : attached, lost && `Could not read ${lost}.`].join(" ").trim());
+    build.replaceChildren(...(done ? [] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
+    told.textContent = done && now ? clean(`Now asking: ${now}.`) : "";
     busy();
     follow();
   };
@@ -271,13 +271,14 @@ const chat = (element, props, trigger, watch) => {
     keep();
   };
   document.addEventListener("click", (event) => {
-    const pressed = event.target.closest?.("#chat-send, #chat-stop, #chat-new")?.id;
+    const pressed = event.target.closest?.("#chat-send, #chat-stop, #chat-new, #chat-detach")?.id;
     if (pressed === "chat-send") ask(field().value);
+    else if (pressed === "chat-detach") keep(mine = null);
     else if (pressed === "chat-stop") stop();
     else if (pressed === "chat-new") {
       if (running()) document.getElementById("chat-stop").click();
       turns = [];
-      quiet();
+      theChat.complain(null);
       keep();
       drawAll();
       field().focus();
@@ -292,7 +293,7 @@ const chat = (element, props, trigger, watch) => {
   turns.filter((one) => !one.frame?.done).forEach((one) => end(one, "the page was loaded again"));
   drawAll();
   keep();
-  if (kept.mine) showBuild({ attached: "The page was loaded again, without your documents: attach them again.", done: true });
+  theChat.lost = Boolean(kept.mine);
   watch("value", show);
   views.push({ follow: begin });
 };

@@ -58,7 +58,6 @@ document.addEventListener("keydown", (event) => {
 const complain = (box, line) => {
   const told = document.querySelector(`#${box.id}-wrong`) ?? h("p", { id: `${box.id}-wrong`, class: "kl-notice kl-error", role: "alert" });
   told.textContent = clean(line ?? "");
-  if (line && box.id === "chat-line") theChat.quiet();
   if (line) box.after(told);
   else told.remove();
 };

@@ -31,7 +31,7 @@ const fromLink = (...now) => {
   if (!linked.kind) {
     const { values } = keptPage();
     // A visitor's own text is gone with the page, and a server that was started anew may have others.
-    return values?.[0].every((one) => server.stores.includes(one)) ? [now[0], ...values] : now;
+    return values?.[0].length && values[0].every((one) => server.stores.includes(one)) ? [now[0], ...values] : now;
   }
   if (prompt) linked.kind = "write";
   linked.run = true;
@@ -43,6 +43,7 @@ const fromLink = (...now) => {
 // Does what the address asks for, or else shows the page as it was left.
 const runLink = () => {
   const { tab, texts } = keptPage();
+  if (theChat.lost) theChat.complain("The page was loaded again, without your documents: attach them again.");
   addEventListener("pagehide", keepPage);
   if (!linked.kind) {
     document.getElementById(tab)?.click();

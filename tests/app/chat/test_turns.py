@@ -130,6 +130,18 @@ def test_what_goes_wrong_is_one_line_at_the_box(chat, chat_page, held, monkeypat
     assert "Traceback" not in chat.page.content()
 
 
+def test_no_sheet_covers_the_question_of_a_new_chat(visit, chat_page):
+    chat = Chat(visit(390, url=chat_page[0]))
+    sheet = chat.page.locator("#example .kl-panel")
+    chat.page.locator("#example .kl-w[role=button]").first.click()
+    expect(sheet).to_be_visible()
+    chat.page.get_by_role("button", name=QUEEN).click(force=True)
+    expect(chat.turn()).to_contain_text(TEXTS[2])
+    chat.page.get_by_role("button", name="New chat").click()
+    expect(chat.page.locator("#example .kl-answer").first).to_be_visible()
+    expect(sheet).to_have_count(0)
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_form_stays_in_sight_and_nothing_reaches_past_the_edge(visit, chat_page, width, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
