@@ -21,7 +21,7 @@ from knn_logits.ask.answer import PassageEffect
 from knn_logits.engine.forward import use_fastest_dtype
 from knn_logits.engine.hooks import CACHE_NAME
 from knn_logits.engine.pairs import context_length
-from knn_logits.engine.passages import language_of, sentences_of
+from knn_logits.engine.passages import heading_name, language_of, sentences_of
 from knn_logits.engine.pieces import Pieces
 from knn_logits.engine.tokens import chat_ids
 from knn_logits.errors import LimitError
@@ -48,6 +48,7 @@ __all__ = [
     "chat_ids",
     "check_settings",
     "context_length",
+    "heading_name",
     "language_of",
     "main_sources",
     "overlap_words",

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from knn_logits import Datastore, KNNLogitsError, Memory
 from knn_logits.errors import ConfigError
-from knn_logits.hosting import context_length
+from knn_logits.hosting import context_length, heading_name
 from knn_logits_app.decoding import Reader
 from knn_logits_app.requests import MOST_STORES
 
@@ -22,6 +23,8 @@ logger = logging.getLogger("knn_logits.app")
 _RETRY_SECONDS = 10.0
 # Tokens of a document that are searched for a sentence, and the fewest blanks in the sentence.
 _SEARCHED, _BLANKS = 1500, 8
+# Documents that are searched for headings, and how a heading is that can be asked about.
+_DOCUMENTS, _TOPIC = 64, re.compile(r"[^\W\d_]\S*( \S+){2,}")
 _SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.
 _PROSE = re.compile(r"[^\W\d_][^\W\d_]*[ ,](?:[^\W_]|[ ,;'’\"“”()\-–])+[.!?]")
@@ -120,7 +123,10 @@ class Library:
             for store in opened.values()
             for sentence in sentences(store, tokenizer, 4 // len(opened) or 1)
         )
-        return cls(name, model, tokenizer, opened, memory, examples)
+        library = cls(name, model, tokenizer, opened, memory, examples)
+        if library.chats:
+            library.questions = headings(library.store, tokenizer, 3)
+        return library
 
     @property
     def store(self) -> Datastore:
@@ -150,6 +156,17 @@ class Library:
     def sample_passage(self) -> str:
         """Returns a sentence of the first datastore."""
         return next(iter(sentences(self.store, self.tokenizer, 1)), "")
+
+
+def headings(store: Datastore, tokenizer: Any, number: int) -> tuple[str, ...]:
+    """Returns headings below the title, of as many documents as possible."""
+    found, documents = list[str](), min(len(store.documents), _DOCUMENTS)
+    for record in (store.documents[place] for place in range(documents)):
+        tokens = store.tokens[record.first : record.first + record.length]
+        parts = (tokens[one.start : one.end] for one in record.blocks if one.kind in ("h2", "h3"))
+        names = (heading_name(tokenizer.decode(part.tolist())) for part in parts)
+        found += islice(filter(_TOPIC.fullmatch, names), max(1, number // documents))
+    return tuple(found[:number])
 
 
 def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:

@@ -1,5 +1,6 @@
 """From a request to text and trace, without a page."""
 
+import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,6 +15,7 @@ from knn_logits import (
     KNNLogitsProcessor,
     build_datastore,
     explain,
+    read_corpus,
     remove_documents,
 )
 from knn_logits.errors import ConfigError, LimitError
@@ -246,6 +248,21 @@ def test_examples_are_prose(library, tmp_path):
         texts, folder = [text, "x = 1\ny = f(x)\n" * 20], tmp_path / str(number)
         store = build_datastore(model, tokenizer, texts, folder, calibrate=False)
         assert sentences(store, tokenizer, 1)[0].startswith(begins)
+
+
+def test_a_chat_suggests_headings_of_the_documents(library, tmp_path):
+    for name in ("lamp", "boat"):
+        text = f"# The {name}\n\n## 2. Notes\n\nIt is old.\n\n## Repairs of the {name}\n\nOil it."
+        (tmp_path / f"{name}.md").write_text(text)
+    read = read_corpus([str(tmp_path / f"{name}.md") for name in ("lamp", "boat")])
+    store = build_datastore(library.model, library.tokenizer, read, tmp_path / "s", calibrate=False)
+    own = copy.deepcopy(library.tokenizer)
+    for template, questions in (
+        ("", ()),
+        ("{{ messages }}", ("Repairs of the lamp", "Repairs of the boat")),
+    ):
+        own.chat_template = template
+        assert Library.of("tiny", library.model, own, [store]).questions == questions
 
 
 def test_a_long_text_is_explained_in_windows(session, library):
