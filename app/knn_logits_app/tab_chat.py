@@ -51,21 +51,22 @@ def build(server: Server, controls: Controls) -> Any:
         except Exception as error:
             yield views.json_text({**turn, "done": True, "message": friendly(error)})
 
-    def on_attach(files: Any, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+    def on_attach(files: Any, request: gr.Request) -> Iterator[dict[Any, Any]]:
         paths = [str(path) for path in files or []]
         build = {"build": page_parts.arrived(request)}
         try:
             for frame in attached(server, paths, request):
-                chosen, strength, detachable = gr.skip(), gr.skip(), gr.skip()
+                shown: dict[Any, Any] = {output: views.json_text({**build, **frame})}
                 if "now" in frame:
                     boxes: list[Any] = [*library.stores, (frame["now"], YOUR_TEXT)]
-                    chosen = gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])
+                    shown[controls.stores] = gr.CheckboxGroup(choices=boxes, value=[YOUR_TEXT])
                     # A strength that was set for other documents does not hold for these.
-                    strength, detachable = page_parts.OWN_SETTINGS, gr.Button(visible=True)
-                yield views.json_text({**build, **frame}), chosen, strength, detachable
+                    shown[controls.strength] = page_parts.OWN_SETTINGS
+                    shown[detach] = gr.Button(visible=True)
+                yield shown
         except Exception as error:
             frame = {**build, "attached": friendly(error), "done": True}
-            yield views.json_text(frame), gr.skip(), gr.skip(), gr.skip()
+            yield {output: views.json_text(frame)}
         finally:
             for path in paths:
                 Path(path).unlink(missing_ok=True)

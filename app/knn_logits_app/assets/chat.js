@@ -189,7 +189,6 @@ const chat = (element, props, trigger, watch) => {
       end(before, "another question was asked");
       draw(before);
     }
-    const said = history();
     const turn = { turn: (turns.at(-1)?.turn ?? 0) + 1, of: chosen(), question, frame: null };
     turns.push(turn);
     next = [];
@@ -199,7 +198,7 @@ const chat = (element, props, trigger, watch) => {
     held = false;
     follow();
     waiting += 1;
-    trigger("ask", { turn: turn.turn, question, history: said });
+    trigger("ask", { turn: turn.turn, question, history: history() });
   };
   theChat.askAll = ([first, ...others]) => {
     ask(first);
@@ -210,8 +209,7 @@ const chat = (element, props, trigger, watch) => {
     waiting -= 1;
     setTimeout(() => {
       const turn = running();
-      if (!turn || waiting) return;
-      refuse(turn, "The server did not respond.");
+      if (turn && !waiting) refuse(turn, "The server did not respond.");
     }, 1000);
   };
 
@@ -225,9 +223,11 @@ const chat = (element, props, trigger, watch) => {
       keep();
       field().focus();
     }
-    if (done) begin();
-    const lost = done ? [...left, ...unread].join(", ") : "";
-    if (done) theChat.complain([now ? "" : attached, lost && `Could not read ${lost}.`].join(" ").trim());
+    const lost = [...left, ...unread].join(", ");
+    if (done) {
+      begin();
+      theChat.complain([now ? "" : attached, lost && `Could not read ${lost}.`].join(" ").trim());
+    }
     build.replaceChildren(...(done ? [] : [h("i", { "aria-hidden": "true" }), clean(attached)]));
     told.textContent = done && now ? clean(`Now asking: ${now}.`) : "";
     busy();
