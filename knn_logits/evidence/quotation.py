@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, combinations, pairwise
@@ -19,7 +19,7 @@ from knn_logits.arrays import Array
 from knn_logits.engine.pieces import InnerText
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.spans import places_of, runs_before
+from knn_logits.store.spans import pairs_of, runs_before
 
 # A neighbor is a candidate where this many tokens before it are the text's.
 _MIN_RUN = 3
@@ -27,7 +27,7 @@ _MIN_RUN = 3
 _PASSAGES, _REACH = 8, 56
 # Number of the strongest voters for a word, which are candidates, too.
 _VOTERS = 3
-# The most sentences that one of the text is compared with, words of it, and places of its words.
+# The most sentences that one of the text is compared with, words of it, and places of two tokens.
 _CANDIDATES, _MAX_WORDS, _PLACES = 8, 60, 256
 # The documents are read in parts of this many tokens, each with as many around it.
 _PART = 128
@@ -36,10 +36,9 @@ _PART = 128
 _AGAINST, _EDGE, _NEVER = 2, 5, 10**6
 # Minimum ratio of the words that are the same to others, in a sentence that is quoted.
 _MOSTLY = 3
-# Minimum number of words that are the same. Capitalized words do not count, since lines such as
-# "Status: Final" are in many documents. Another number or name needs fewer, and so does a sentence
-# behind one that is the passage's, too.
-_QUOTED_WORDS, _LIKE_WORDS, _NEXT_WORDS = 4, 3, 2
+# Minimum number of words that are the same, of those without a capital, since lines such as "Status:
+# Final" are in many documents, and of the longer ones. A sentence that is not quoted needs more.
+_QUOTED_WORDS, _LIKE_WORDS, _EVIDENCE = 2, 3, 7
 _NO_VOTES = np.empty(0, np.int64), np.empty(0)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
@@ -67,6 +66,7 @@ class Quotations:
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         # By place: how many tokens before it are the same, a datastore, and a position in it.
         self._near: dict[int, list[tuple[int, int, int]]] = {}
+        self._pairs: dict[int, list[tuple[int, int, int]]] | None = None
         self._votes: dict[int, tuple[Array, Array]] = {}
         self._parts: dict[tuple[int, int, int], list[_Sentence]] = {}
 
@@ -113,16 +113,15 @@ class Quotations:
         following: list[_Sentence] = []
         for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
             # An approximate search may miss the passage's next sentence.
-            candidates = [*following, *self._candidates(mine), *self._verbatim(mine, ids)]
+            candidates = [*following, *self._candidates(mine, self._near)]
+            if not any(_plain(one) == _plain(mine) for one in candidates):
+                candidates += self._candidates(mine, self._pairs_near(ids))
             content = _content(mine.words)
             about = (
                 one for one in candidates if 2 * len(content & _content(one.words)) > len(content)
             )
             known = {word.bare for one in about for word in one.words}
-            fits = [
-                _Fit(mine, one, known, _NEXT_WORDS if one in following else _QUOTED_WORDS)
-                for one in candidates
-            ]
+            fits = [_Fit(mine, one, known) for one in candidates]
             best = max((fit for fit in fits if fit.is_like), key=attrgetter("rank"), default=None)
             following = list(self._behind(best.theirs)) if best and best.is_quoted else []
             if best:
@@ -134,11 +133,22 @@ class Quotations:
         differing = {place for one in found for place in range(one.first, one.last)}
         return found, same - differing, elsewhere
 
-    def _candidates(self, mine: _Sentence) -> list[_Sentence]:
-        """The sentences that the neighbors of a sentence's words are in, the likest first."""
+    def _pairs_near(self, ids: Array) -> dict[int, list[tuple[int, int, int]]]:
+        """The places of two tokens of the text in a row, which the search may miss, by place."""
+        if self._pairs is None:
+            self._pairs = {}
+            for number, store in enumerate(self._stores):
+                for place, position in pairs_of(store, ids, _PLACES, self._without):
+                    self._pairs.setdefault(place, []).append((1, number, position))
+        return self._pairs
+
+    def _candidates(
+        self, mine: _Sentence, places: Mapping[int, list[tuple[int, int, int]]]
+    ) -> list[_Sentence]:
+        """The sentences that places near a sentence's words are in, the likest first."""
         near = Counter[tuple[int, int]]()
         for place in range(mine.words[0].first, mine.words[-1].last):
-            for length, number, position in self._near.get(place, ()):
+            for length, number, position in places.get(place, ()):
                 near[number, position] += length
         parts = Counter[tuple[int, int]]()
         for (number, position), count in near.items():
@@ -149,18 +159,6 @@ class Quotations:
             if (number, position // _PART) in chosen:
                 found[self._sentence(number, position)] += count
         return [sentence for sentence, _ in found.most_common(_CANDIDATES)]
-
-    def _verbatim(self, mine: _Sentence, ids: Array) -> Iterator[_Sentence]:
-        """A sentence with the same words, which the search may miss where they are few."""
-        words = [word for word in mine.words if word.bare]
-        # Where the sentence begins or ends, its tokens may be others.
-        inner = ids[words[len(words) > 1].first : words[-1].last] if words else ids[:0]
-        for number, store in enumerate(self._stores if len(inner) else ()):
-            for place in places_of(store, inner, self._without)[:_PLACES].tolist():
-                theirs = self._sentence(number, place)
-                if [word.bare for word in theirs.words if word.bare] == _bares(words):
-                    yield theirs
-                    return
 
     def _behind(self, sentence: _Sentence) -> Iterator[_Sentence]:
         """The next sentence of the document, if there is one."""
@@ -211,7 +209,7 @@ class _Block(NamedTuple):
 class _Fit:
     """A sentence of a text beside one of a passage, and the part where most words are the same."""
 
-    def __init__(self, mine: _Sentence, theirs: _Sentence, known: set[str], least: int) -> None:
+    def __init__(self, mine: _Sentence, theirs: _Sentence, known: set[str]) -> None:
         self._mine, self.theirs, self._known = mine, theirs, known
         self._blocks = blocks = _blocks(mine.words, theirs.words)
         sums = [0, *accumulate(map(self._worth, range(len(blocks))))]
@@ -223,11 +221,12 @@ class _Fit:
         others = min(around, sum(_count(block.theirs) for block in outside))
         others += sum(block.size for block in inside if not block.same)
         same = sum(block.size for block in inside if block.same)
-        self.is_quoted = _small(inside) >= least and same >= _MOSTLY * others
+        enough = score >= _EVIDENCE and _telling_same(inside) >= _QUOTED_WORDS
+        self.is_quoted = enough and same >= _MOSTLY * others
         # Words at an end differ only if all others are compared.
         self._whole = range(bool(around), len(blocks) - bool(around))
         alike = [word for block in blocks if block.same for word in block.mine]
-        enough = min(len(_content(alike)), _small(blocks)) >= _LIKE_WORDS
+        enough = _telling_same(blocks) >= _LIKE_WORDS
         self._is_mostly = enough and 2 * len(alike) > min(len(mine.words), len(theirs.words))
         whole = same > 0 == sum(block.size for block in blocks if not block.same)
         self.is_like = self.is_quoted or whole or any(map(self._names_another, range(len(blocks))))
@@ -320,10 +319,11 @@ def _sentences(words: Sequence[_Word]) -> list[tuple[_Word, ...]]:
     return [tuple(words[first:end]) for first, end in bounds if first < end]
 
 
-def _small(blocks: Sequence[_Block]) -> int:
-    """The number of words that are the same, without a capital in one of the sentences."""
-    pairs = (zip(one.mine, one.theirs, strict=True) for one in blocks if one.same)
-    return sum(any(map(_is_small, pair)) for block in pairs for pair in block)
+def _telling_same(blocks: Sequence[_Block]) -> int:
+    """The number of words that are the same: the longer ones, or those without a capital if fewer."""
+    same = [pair for one in blocks if one.same for pair in zip(one.mine, one.theirs, strict=True)]
+    small = sum(any(map(_is_small, pair)) for pair in same)
+    return min(small, len(_content([mine for mine, _ in same])))
 
 
 def _content(words: Sequence[_Word]) -> set[str]:
@@ -339,6 +339,10 @@ def _telling(words: Sequence[_Word]) -> set[str]:
 
 def _bares(words: Sequence[_Word]) -> list[str]:
     return [word.bare for word in words]
+
+
+def _plain(sentence: _Sentence) -> list[str]:
+    return [word.bare for word in sentence.words if word.bare]
 
 
 def _count(words: Sequence[_Word]) -> int:

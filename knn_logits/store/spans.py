@@ -135,14 +135,25 @@ def runs_before(
     return list(zip(positions[found].tolist(), lengths[found].tolist(), strict=True))
 
 
-def places_of(store: Datastore, ids: Array, without: Collection[str] = ()) -> Ints:
-    """Where a datastore has some tokens, but for documents that are removed or left out."""
-    tokens, first = np.asarray(store.tokens), store.documents.first
-    places: Ints = np.flatnonzero(tokens[: len(tokens) - len(ids) + 1] == ids[0])
-    for further in range(1, len(ids)):
-        places = places[tokens[places + further] == ids[further]]
-    owners = first.searchsorted(places, side="right") - 1
-    return places[~np.isin(owners, list(store.left_out(without)))]
+def pairs_of(
+    store: Datastore, ids: Array, most: int, without: Collection[str] = ()
+) -> Iterator[tuple[int, int]]:
+    """Yields where a text and a datastore have the same two tokens in a row.
+
+    Both places are those of the second token. Pairs with more places than `most` do not count, nor
+    do documents that are removed or left out.
+    """
+    tokens, table = np.asarray(store.tokens), store.documents
+    firsts = np.flatnonzero(np.isin(tokens[:-1], ids[:-1]))
+    owners = table.first.searchsorted(firsts, side="right") - 1
+    firsts = firsts[~np.isin(owners, list(store.left_out(without)))]
+    pairs = tokens[firsts].astype(np.int64) << 32 | tokens[firsts + 1]
+    order = np.argsort(pairs, kind="stable")
+    wanted = ids[:-1].astype(np.int64) << 32 | ids[1:]
+    bounds = (pairs[order].searchsorted(wanted, side=side) for side in ("left", "right"))
+    for place, (begin, end) in enumerate(zip(*bounds, strict=True), 1):
+        if end - begin <= most:
+            yield from ((place, position + 1) for position in firsts[order[begin:end]].tolist())
 
 
 def _occurrences(table: Documents, places: Ints, documents: int) -> tuple[Occurrence, ...]:
