@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import accumulate, combinations, pairwise
@@ -32,13 +32,15 @@ _CANDIDATES, _MAX_WORDS, _PLACES = 8, 60, 256
 # The documents are read in parts of this many tokens, each with as many around it.
 _PART = 128
 # In the part of a sentence that is compared, a word that differs takes away the evidence of two
-# that are the same. Where both sentences begin or end, two words may differ.
+# that are the same, and an end of both sentences is the evidence of five.
 _AGAINST, _EDGE, _NEVER = 2, 5, 10**6
 # Minimum ratio of the words that are the same to others, in a sentence that is quoted.
 _MOSTLY = 3
-# Minimum number of words that are the same, of those without a capital, since lines such as "Status:
-# Final" are in many documents, and of the longer ones. A sentence that is not quoted needs more.
-_QUOTED_WORDS, _LIKE_WORDS, _EVIDENCE = 2, 3, 7
+# Minimum evidence of a quotation, in words, and number of its words that are the same and have no
+# capital, since lines such as "Status: Final" are in many documents. A paraphrase needs more.
+_EVIDENCE, _SMALL_WORDS, _LIKE_WORDS = 7, 2, 3
+# By place of a text: how much is the same before it, a datastore, and a position in that.
+_Places = dict[int, list[tuple[int, int, int]]]
 _NO_VOTES = np.empty(0, np.int64), np.empty(0)
 # A sign between two digits tells numbers apart, but for one that groups thousands.
 _THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
@@ -64,9 +66,8 @@ class Quotations:
     ) -> None:
         self._stores, self._text, self._without = stores, text, without
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
-        # By place: how many tokens before it are the same, a datastore, and a position in it.
-        self._near: dict[int, list[tuple[int, int, int]]] = {}
-        self._pairs: dict[int, list[tuple[int, int, int]]] | None = None
+        self._near: _Places = {}
+        self._pairs: _Places | None = None
         self._votes: dict[int, tuple[Array, Array]] = {}
         self._parts: dict[tuple[int, int, int], list[_Sentence]] = {}
 
@@ -75,8 +76,7 @@ class Quotations:
         entries, values = neighbors.ids[0].numpy(), neighbors.values[0].numpy()
         log_weights = weights[0].numpy()
         self._votes[place] = values, log_weights
-        near: list[tuple[int, int, int]] = []
-        # Entries without a share in the vote do not count.
+        near: list[tuple[int, int, int]] = []  # without entries that have no share in the vote
         voting = (entries >= 0) & (log_weights > -np.inf)
         for number, positions in self._positions(entries[voting]):
             before = ids[max(0, place - _REACH) : place]
@@ -114,7 +114,9 @@ class Quotations:
         for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
             # An approximate search may miss the passage's next sentence.
             candidates = [*following, *self._candidates(mine, self._near)]
-            if not any(_plain(one) == _plain(mine) for one in candidates):
+            if "".join(_bares(mine.words)) not in (
+                "".join(_bares(one.words)) for one in candidates
+            ):
                 candidates += self._candidates(mine, self._pairs_near(ids))
             content = _content(mine.words)
             about = (
@@ -133,18 +135,16 @@ class Quotations:
         differing = {place for one in found for place in range(one.first, one.last)}
         return found, same - differing, elsewhere
 
-    def _pairs_near(self, ids: Array) -> dict[int, list[tuple[int, int, int]]]:
+    def _pairs_near(self, ids: Array) -> _Places:
         """The places of two tokens of the text in a row, which the search may miss, by place."""
         if self._pairs is None:
             self._pairs = {}
             for number, store in enumerate(self._stores):
-                for place, position in pairs_of(store, ids, _PLACES, self._without):
-                    self._pairs.setdefault(place, []).append((1, number, position))
+                for place, position, weight in pairs_of(store, ids, _PLACES, self._without):
+                    self._pairs.setdefault(place, []).append((weight, number, position))
         return self._pairs
 
-    def _candidates(
-        self, mine: _Sentence, places: Mapping[int, list[tuple[int, int, int]]]
-    ) -> list[_Sentence]:
+    def _candidates(self, mine: _Sentence, places: _Places) -> list[_Sentence]:
         """The sentences that places near a sentence's words are in, the likest first."""
         near = Counter[tuple[int, int]]()
         for place in range(mine.words[0].first, mine.words[-1].last):
@@ -203,7 +203,8 @@ class _Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        return max(_count(self.mine), _count(self.theirs))
+        """The number of words. Another name counts as one."""
+        return max(_count(words, names=not self.same) for words in (self.mine, self.theirs))
 
 
 class _Fit:
@@ -221,12 +222,13 @@ class _Fit:
         others = min(around, sum(_count(block.theirs) for block in outside))
         others += sum(block.size for block in inside if not block.same)
         same = sum(block.size for block in inside if block.same)
-        enough = score >= _EVIDENCE and _telling_same(inside) >= _QUOTED_WORDS
-        self.is_quoted = enough and same >= _MOSTLY * others
+        words = _content([word for block in inside if block.same for word in block.mine])
+        enough = words and _small(inside) >= _SMALL_WORDS and score >= _EVIDENCE
+        self.is_quoted = bool(enough) and same >= _MOSTLY * others
         # Words at an end differ only if all others are compared.
         self._whole = range(bool(around), len(blocks) - bool(around))
         alike = [word for block in blocks if block.same for word in block.mine]
-        enough = _telling_same(blocks) >= _LIKE_WORDS
+        enough = min(len(_content(alike)), _small(blocks)) >= _LIKE_WORDS
         self._is_mostly = enough and 2 * len(alike) > min(len(mine.words), len(theirs.words))
         whole = same > 0 == sum(block.size for block in blocks if not block.same)
         self.is_like = self.is_quoted or whole or any(map(self._names_another, range(len(blocks))))
@@ -319,11 +321,10 @@ def _sentences(words: Sequence[_Word]) -> list[tuple[_Word, ...]]:
     return [tuple(words[first:end]) for first, end in bounds if first < end]
 
 
-def _telling_same(blocks: Sequence[_Block]) -> int:
-    """The number of words that are the same: the longer ones, or those without a capital if fewer."""
-    same = [pair for one in blocks if one.same for pair in zip(one.mine, one.theirs, strict=True)]
-    small = sum(any(map(_is_small, pair)) for pair in same)
-    return min(small, len(_content([mine for mine, _ in same])))
+def _small(blocks: Sequence[_Block]) -> int:
+    """The number of words that are the same, without a capital in one of the sentences."""
+    pairs = (zip(one.mine, one.theirs, strict=True) for one in blocks if one.same)
+    return sum(any(map(_is_small, pair)) for block in pairs for pair in block)
 
 
 def _content(words: Sequence[_Word]) -> set[str]:
@@ -341,13 +342,10 @@ def _bares(words: Sequence[_Word]) -> list[str]:
     return [word.bare for word in words]
 
 
-def _plain(sentence: _Sentence) -> list[str]:
-    return [word.bare for word in sentence.words if word.bare]
-
-
-def _count(words: Sequence[_Word]) -> int:
-    """The number of words without signs."""
-    return sum(bool(word.bare) for word in words)
+def _count(words: Sequence[_Word], *, names: bool = False) -> int:
+    """The number of words without signs. With `names`, words with a capital in a row are one."""
+    capital = [word.written[0].isupper() for word in words if word.bare]
+    return len(capital) - sum(map(all, pairwise(capital))) * names
 
 
 class _Word(NamedTuple):

@@ -137,11 +137,11 @@ def runs_before(
 
 def pairs_of(
     store: Datastore, ids: Array, most: int, without: Collection[str] = ()
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[tuple[int, int, int]]:
     """Yields where a text and a datastore have the same two tokens in a row.
 
-    Both places are those of the second token. Pairs with more places than `most` do not count, nor
-    do documents that are removed or left out.
+    Both places are those of the second token, and the third number is the larger, the rarer the
+    pair. Pairs with more places than `most` do not count, nor do documents that are left out.
     """
     tokens, table = np.asarray(store.tokens), store.documents
     firsts = np.flatnonzero(np.isin(tokens[:-1], ids[:-1]))
@@ -153,7 +153,8 @@ def pairs_of(
     bounds = (pairs[order].searchsorted(wanted, side=side) for side in ("left", "right"))
     for place, (begin, end) in enumerate(zip(*bounds, strict=True), 1):
         if end - begin <= most:
-            yield from ((place, position + 1) for position in firsts[order[begin:end]].tolist())
+            for position in firsts[order[begin:end]].tolist():
+                yield place, position + 1, most // int(end - begin)
 
 
 def _occurrences(table: Documents, places: Ints, documents: int) -> tuple[Occurrence, ...]:
