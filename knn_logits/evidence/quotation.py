@@ -114,9 +114,7 @@ class Quotations:
         for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
             # An approximate search may miss the passage's next sentence.
             candidates = [*following, *self._candidates(mine, self._near)]
-            if "".join(_bares(mine.words)) not in (
-                "".join(_bares(one.words)) for one in candidates
-            ):
+            if all(_bares(one.words) != _bares(mine.words) for one in candidates):
                 candidates += self._candidates(mine, self._pairs_near(ids))
             content = _content(mine.words)
             about = (

@@ -83,7 +83,7 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     assert shown(page, ".kl-differences") == listed
     assert shown(page, ".kl-headline") == (
         "1 difference in 2 of 4 words that were compared with a passage. Nothing is known of "
-        "the rest."
+        "the gray words, which were not compared."
     )
     said = "The memory says straighten the cover here."
     assert shown(page, ".kl-panel .kl-against p").startswith(said)

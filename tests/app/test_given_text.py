@@ -38,7 +38,13 @@ def test_a_text_is_compared_with_the_documents(one):
     listed.get_by_role("button", name="bend").click()
     expect(panel.locator("h3")).to_have_text("bend")
     explain(one, "The remedy for E941 is to straighten the left lamp. Nobody knew a better one.")
-    expect(headline).to_contain_text("Nothing is known of the rest.")
+    expect(headline).to_contain_text("Nothing is known of the gray words")
+    color = "(one) => getComputedStyle(one).color"
+    known, other, legend = (
+        page.locator(f"#explained {one}", has_text=text).evaluate(color)
+        for one, text in ((".kl-w", "remedy"), (".kl-w", "Nobody"), (".kl-legend", "not compared"))
+    )
+    assert known != other == legend
     explain(one, "My cat sleeps.")
     expect(headline).to_contain_text("Nothing was compared")
 

@@ -89,8 +89,8 @@ def test_an_answer_of_no_words_and_a_text_of_no_passage_say_so():
     # It does not say that no passage has such a sentence, since few were looked at.
     same = replace(token(" Dig", 0.1), verbatim=True)
     for words, start in (
-        ([], "Nothing was compared. 2 of 2 sentences not compared: too short, or too"),
-        ([same], "The same in a passage: 2 of 4 words. 2 of 3 sentences not compared: too short,"),
+        ([], "Nothing was compared: the sentences are too short, or too different"),
+        ([same], "The same in a passage: 2 of 4 words. Nothing is known of the gray words, which"),
     ):
         found = drawn(*words, token("."), token(" To"), token("."), token(" Go"), kind="explain")
         assert found["headline"].startswith(start)

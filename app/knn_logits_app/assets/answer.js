@@ -27,14 +27,6 @@ const differencesOf = (known) => {
   return groups;
 };
 
-// Groups words into sentences, which a sign or an empty line ends.
-const sentencesOf = (words) => words.reduce((found, word) => {
-  if (/\n\s*\n/.test(word.space)) found.push([]);
-  if (readable(word)) found.at(-1).push(word);
-  else if (/[.!?]/.test(word.text)) found.push([]);
-  return found;
-}, [[]]).filter((one) => one.length);
-
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
 // Returns how many words begin two texts alike, and the word from which on they differ, if they do: blanks
@@ -62,17 +54,13 @@ const headline = (data, known, same, other) => {
       `: this is the answer as if “${data.named}” had never been read.`];
   }
   if (data.kind === "explain") {
-    const isCompared = (word) => word.against || word.tokens.every((one) => known.states[one].verbatim);
     // Nothing predicts the first word, which is compared if the next one is.
-    const opening = readable({ text: known.side.prompt }) ? 1 : 0;
-    const compared = words.filter(isCompared).length + (words.length && isCompared(words[0]) ? opening : 0);
-    const different = differencesOf(known).length, sentences = sentencesOf(known.words);
-    const all = words.length + opening, missed = sentences.filter((one) => !one.some(isCompared)).length;
-    const left = missed ? ` ${missed} of ${count(sentences.length, "sentence")} not compared: too short, or too different from the passages that were found.` : "";
-    if (!compared) return [h("b", {}, "Nothing was compared"), `.${left}`];
-    const some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
+    const opening = readable({ text: known.side.prompt }) ? 1 : 0, all = words.length + opening;
+    const compared = words.filter((word) => word.compared).length + (words[0]?.compared ? opening : 0);
+    if (!compared) return [h("b", {}, "Nothing was compared"), ": the sentences are too short, or too different from the passages that were found."];
+    const different = differencesOf(known).length, some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
     const said = different ? `${count(different, "difference")} in ${some} that were compared with a passage` : `The same in a passage: ${some}`;
-    return [h("b", {}, said), ".", left, compared < all ? " Nothing is known of the rest." : ""];
+    return [h("b", {}, said), ".", compared < all ? " Nothing is known of the gray words, which were not compared." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
   const and = agreed ? `, and agreed to ${agreed}.` : ".";
@@ -85,7 +73,7 @@ const legend = (kind) => {
   const item = (name, label) => h("span", { class: `kl-w ${name}`, style: "--kl-part: .5" }, label);
   const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
   return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "stronger: more of it",
-    kind === "explain" ? item("kl-not", "a passage says otherwise") : null,
+    kind === "explain" ? [item("kl-not", "a passage says otherwise"), h("span", {}, "gray: not compared")] : null,
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
@@ -94,6 +82,7 @@ const look = (word, same) => {
   if (["changed", "agreed"].includes(word.meaning)) names.push(`kl-${word.meaning}`);
   if (word.meaning === "contradicted") names.push("kl-not");
   if (same) names.push("kl-same");
+  if (word.compared) names.push("kl-compared");
   return names.join(" ");
 };
 const SAYS = {
@@ -144,7 +133,7 @@ const column = (name, known, options) => {
   const { side } = known;
   return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, options.title ?? TITLES[name]),
     h("div", { class: "kl-text", dir: "auto" },
-      side.prompt ? h("span", { class: "kl-prompt" }, side.prompt) : null,
+      side.prompt ? h("span", { class: `kl-prompt${known.words[0]?.compared ? " kl-compared" : ""}` }, side.prompt) : null,
       textOf(known, options), side.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" })),
     footer(side, options));
 };

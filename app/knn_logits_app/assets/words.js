@@ -43,7 +43,8 @@ const judged = (word, states) => {
   const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
   const telling = ["contradicted", "changed"].map((name) => decisive.filter((one) => states[one].meaning === name));
   const piece = (telling.find((some) => some.length) ?? decisive).reduce((one, two) => (states[two].share < states[one].share ? two : one));
-  return { ...word, share, meaning, against, decisive, piece };
+  const compared = Boolean(against) || mine.every((one) => one.verbatim);
+  return { ...word, share, meaning, against, compared, decisive, piece };
 };
 
 // Returns the documents that have a share in every decisive token of a word, with their shares in its
