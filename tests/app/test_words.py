@@ -50,6 +50,22 @@ def test_the_more_the_memory_has_of_a_word_the_stronger_is_its_colour(drawing, s
     assert all(contrast(ink, back) >= 4.5 for ink, back, *_ in changed)
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_word_that_was_not_compared_is_gray_and_can_be_read(drawing, scheme):
+    compared = replace(token(" it", 1.0, changed=True), verbatim=True)
+    page = drawing(
+        views.frame({"text": answer(compared, token(" by", 1.0, changed=True))}, {}, kind="explain")
+    )
+    page.evaluate("(scheme) => { document.documentElement.style.colorScheme = scheme; }", scheme)
+    names = ["color", "backgroundColor"]
+    style = "(all, names) => all.map((one) => names.map((name) => getComputedStyle(one)[name]))"
+    words = page.locator("#answer .kl-text [data-word]")
+    (ink, back), (gray, none) = words.evaluate_all(style, names)
+    card = page.locator(".kl-answer").evaluate("(one) => getComputedStyle(one).backgroundColor")
+    assert none == "rgba(0, 0, 0, 0)" != back
+    assert 4.5 <= contrast(gray, card) < contrast(ink, card)
+
+
 def test_an_agreed_word_has_a_line_and_an_own_one_has_nothing():
     found = drawn(token(" cover", 0.9), token(" it", 0.01))
     assert [look for _, look, _ in found["words"]] == ["kl-w kl-agreed", "kl-w"]
