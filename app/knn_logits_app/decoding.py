@@ -26,7 +26,7 @@ from knn_logits_app.requests import RequestError
 
 # A text to explain may have this many times the tokens of a prompt.
 WINDOWS = 4
-_LIST_NUMBER = re.compile(r"(\n\s*\d+)\.")
+_LIST_NUMBER = re.compile(r"(\n[ \t]*\d+)\.")
 
 
 def end_tokens(model: Any) -> set[int]:
