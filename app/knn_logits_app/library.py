@@ -23,7 +23,7 @@ logger = logging.getLogger("knn_logits.app")
 _RETRY_SECONDS = 10.0
 # Tokens of a document that are searched for a sentence, and the fewest blanks in the sentence.
 _SEARCHED, _BLANKS = 1500, 8
-# Documents that are searched for headings, and how a heading is that can be asked about.
+# Maximum number of documents to search for headings, and the form of a heading to ask about.
 _DOCUMENTS, _TOPIC = 64, re.compile(r"[^\W\d_]\S*( \S+){2,}")
 _SENTENCE = re.compile(r"\n\s*\n|(?<=[.!?])\s+")
 # A sentence that has only letters, digits and the punctuation of prose.

@@ -32,7 +32,7 @@ PASSAGES, CANDIDATES = 3, 5
 END = "(the end)"
 FRAME_SECONDS = 0.06
 _LOOK_SECONDS = 0.1
-# The most tokens of a word. Scripts without blanks have more between two.
+# Maximum number of tokens in a word. Where blanks are further apart, a text stays as it is.
 _MOST_PIECES = 12
 _END_OF_RUN = object()
 

@@ -140,8 +140,9 @@ def pairs_of(
 ) -> Iterator[tuple[int, int, int]]:
     """Yields where a text and a datastore have the same two tokens in a row.
 
-    Both places are those of the second token, and the third number is the larger, the rarer the
-    pair. Pairs with more places than `most` do not count, nor do documents that are left out.
+    Each row has the position of the second token in the text and in the datastore, and a weight,
+    which is larger for rarer pairs. Pairs that occur more often than `most`, removed documents and
+    those named in `without` do not count.
     """
     tokens, table = np.asarray(store.tokens), store.documents
     firsts = np.flatnonzero(np.isin(tokens[:-1], ids[:-1]))
