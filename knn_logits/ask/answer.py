@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-NO_ANSWER = "No passage answers this."
-# It stands in what a model writes that was told to say so.
-DECLINED = NO_ANSWER.rstrip(".").lower()
-ALONE = "No passage answers this: the model answers without the documents."
+NO_ANSWER = "No passage surely answers this."
+# It stands in what a model writes that was told to say so of the passages that it read.
+DECLINED = "no passage answers this"
+ALONE = "No passage surely answers this: the model answers without the documents."
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,7 @@ class Asking:
         texts = token_texts(self.tokenizer, written)
         text = "".join(texts).strip()
         if passages and (not text or DECLINED in text.lower()):
-            declined = self._declined(question, found)
-            return replace(declined, text=text or declined.text)
+            return self._declined(question, found)
         if not passages:
             return Answer(question, text, alone=True)
         changes = self._effects(question, prompt, passages, turns, written)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from knn_logits.arrays import Array
-from knn_logits.ask.answer import NO_ANSWER
+from knn_logits.ask.answer import DECLINED
 from knn_logits.engine.encoder import Encoder
 from knn_logits.engine.passages import QUESTION_MARKS, Passage, language_of, sentences_of
 from knn_logits.engine.tokens import chat_ids, text_ids
@@ -30,7 +30,7 @@ _COURTESIES = {
     "Goodbye, see you later": "Goodbye.",
 }
 _MIN_SIMILARITY = 0.69
-_TASK = f"Answer from the text above, briefly. If it does not say, write: {NO_ANSWER}"
+_TASK = f"Answer from the text above, briefly. If it does not say, write: {DECLINED.capitalize()}."
 
 
 def courtesy(text: str, encoder: Encoder | None) -> str | None:

@@ -47,6 +47,18 @@ def test_where_no_passage_answers_the_nearest_sentences_are_shown(asking):
     assert (nothing.text, nothing.note, nothing.passages) == (NO_ANSWER, "", [])
 
 
+def test_a_decline_claims_only_that_no_passage_surely_answers(
+    asking, model, tokenizer, monkeypatch
+):
+    declined = tokenizer("No passage answers this.", return_tensors="pt")["input_ids"]
+    monkeypatch.setattr(
+        model, "generate", lambda input_ids, **_: torch.cat([input_ids, declined], 1)
+    )
+    for words, question in (("quote", NOWHERE), ("write", QUESTION)):
+        answer = asking(words=words).answer(question)
+        assert (answer.text, answer.answered) == ("No passage surely answers this.", False)
+
+
 def test_the_model_answers_alone_only_if_that_is_asked_for(asking, model, tokenizer):
     answer = asking(outside="model").answer(NOWHERE)
     ids = tokenizer(f"{NOWHERE}\nAnswer:", return_tensors="pt")["input_ids"]
@@ -61,7 +73,8 @@ def test_effects_are_differences_of_single_passes(asking, model, tokenizer):
     answer = asking(words="write", read=2).answer(QUESTION)
     read = answer.passages
     assert len(read) == 2
-    told = f"Answer from the text above, briefly. If it does not say, write: {NO_ANSWER}"
+    told = "Answer from the text above, briefly. If it does not say, write: "
+    told += "No passage answers this."
 
     def log_p(passages):
         text = "\n\n".join([*(f"{row.document}\n{row.text}" for row in passages), ""])
