@@ -112,6 +112,7 @@ def _packed(answer: Answer) -> dict[str, Any]:
         "parts": _parts(answer),
         "answered": answer.answered,
         "quoted": answer.quoted,
+        "note": answer.note if answer.around else "",
         "table": answer.quoted and any(map(_is_row, answer.passages)),
         "passages": [_passage(row) for row in answer.passages],
     }

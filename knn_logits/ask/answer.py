@@ -8,6 +8,7 @@ from typing import Any
 NO_ANSWER = "No passage surely answers this."
 # It stands in what a model writes that was told to say so of the passages that it read.
 DECLINED = "no passage answers this"
+AROUND = "This is the passage around the last answer."
 ALONE = "No passage surely answers this: the model answers without the documents."
 
 
@@ -70,6 +71,7 @@ class Answer:
         text: The answer: a sentence of a document, what the model writes, or that there is none.
         answered: Whether passages answer it.
         quoted: Whether the text is a sentence of a document, word for word.
+        around: Whether the text is the passage around the last answer, and may not have a reason.
         alone: Whether the model wrote the text without a passage.
         tokens: The tokens that the model wrote after reading passages.
         passages: The passages that were read. If none answers, the nearest ones, at most three.
@@ -79,17 +81,18 @@ class Answer:
     text: str
     answered: bool = False
     quoted: bool = False
+    around: bool = False
     alone: bool = False
     tokens: list[AnswerToken] = field(default_factory=list)
     passages: list[PassageEffect] = field(default_factory=list)
 
     @property
     def note(self) -> str:
-        """Text beside the answer: the nearest sentences, or that the model wrote it alone."""
+        """Text beside the answer: the nearest sentences, or what it is if no sentence answers."""
         if self.alone:
             return ALONE
         if self.answered:
-            return ""
+            return AROUND if self.around else ""
         return "\n".join(f"Perhaps: “{row.sentence}” [{row.title}]" for row in self.passages)
 
     def to_dict(self) -> dict[str, Any]:

@@ -94,10 +94,11 @@ class Asking:
         if reply is not None:
             return Answer(question, reply)
         settings["streamer"] = streamer
-        parts = [
-            self._answered(text, self.find(text, before, history), history, settings)
-            for text, before in questions_of(question, self._encoder)
-        ]
+        parts, said = list[Answer](), [*history]
+        for text, before in questions_of(question, self._encoder):
+            parts.append(self._answered(text, self.find(text, before, said), said, settings))
+            said += [{"role": "user", "content": text}]
+            said += [{"role": "assistant", "content": parts[-1].text}]
         return replace(_joined(parts), question=question)
 
     def find(self, question: str, before: str = "", history: Sequence[Message] = ()) -> list[Found]:
@@ -128,8 +129,8 @@ class Asking:
         if answers and (words == "quote" or (words == "auto" and not self._reads)):
             best = found[0]
             text = best.passage.text if again else best.passage.completed(best.sentence, best.quote)
-            shown = replace(self._shown(best), read=True)
-            return Answer(question, text, answered=True, quoted=True, passages=[shown])
+            shown = [replace(self._shown(best), read=True)]
+            return Answer(question, text, True, quoted=True, around=again, passages=shown)
         return self._written(question, found if answers else [], history, settings)
 
     def _declined(self, question: str, found: Sequence[Found]) -> Answer:
@@ -281,7 +282,7 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     if len(parts) == 1:
         return parts[0]
     answered = [part for part in parts if part.answered] or parts
-    quotes = [f"“{part.text}”" if part.quoted else part.text for part in parts]
+    quotes = [f"“{part.text}”" if part.quoted and not part.around else part.text for part in parts]
     texts = [
         text if part.answered or part.alone else f"{part.question} {text}"
         for part, text in zip(parts, quotes, strict=True)

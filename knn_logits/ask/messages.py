@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,9 @@ _COURTESIES = {
     "Goodbye, see you later": "Goodbye.",
 }
 _MIN_SIMILARITY = 0.69
+# Two questions that "and" joins.
+_ASKING = r"(?:who|whom|whose|what|when|where|which|why|how) \S+ \S"
+_JOINED = re.compile(rf"(?is)({_ASKING}.*?),? and ({_ASKING}.*)")
 _TASK = f"Answer from the text above, briefly. If it does not say, write: {DECLINED.capitalize()}."
 
 
@@ -51,6 +55,12 @@ def questions_of(message: str, encoder: Encoder | None) -> list[tuple[str, str]]
     """The questions of a message, each with what is said before it; none if it is a greeting."""
     sentences = sentences_of(message, language_of(message))
     sentences = [part for part in sentences if any(map(str.isalnum, part))]
+    pairs = [(part, _JOINED.fullmatch(part)) for part in sentences]
+    sentences = [
+        half
+        for part, pair in pairs
+        for half in ([f"{pair[1]}?", f"{pair[2].rstrip('?')}?"] if pair else [part])
+    ]
     if 1 < len(sentences) <= _MAX_SENTENCES:
         sentences = [part for part in sentences if courtesy(part, encoder) is None]
     asked: list[tuple[str, str]] = []

@@ -9,6 +9,7 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits.ask.answer import ALONE, NO_ANSWER
+from knn_logits.ask.messages import questions_of
 from knn_logits.ask.effects import sources_of_words
 from knn_logits.ask.ranking import Ranking
 from knn_logits.errors import ConfigError
@@ -147,6 +148,7 @@ def test_why_alone_shows_the_section_of_the_last_answer(
     history = [{"role": "user", "content": question}, {"role": "assistant", "content": first.text}]
     section = asked.answer("Why?", history)
     assert section.quoted
+    assert (first.note, section.note) == ("", "This is the passage around the last answer.")
     assert section.text == first.passages[0].text
     assert "Rinse it three times afterwards." in section.text
     assert asked.answer(question, history).text == first.text
@@ -166,6 +168,16 @@ def test_several_questions_are_answered_one_by_one(asking):
     assert {row.document for row in answer.passages} >= {"2"}
     mixed = asking().answer(f"{QUESTION} Where do photons sleep?").text
     assert mixed == f"“{TEXTS[2]}”\n\nWhere do photons sleep? {NO_ANSWER}"
+
+
+def test_questions_that_and_joins_are_answered_as_turns(asking):
+    joined = asking().answer("Which queen founded the town and what does error code E42 mean?")
+    assert joined.text == asking().answer(f"{QUESTION} What does error code E42 mean?").text
+    # A question may refer to the one before it.
+    turns = asking().answer(f"{QUESTION} And when was it?")
+    assert turns.text == f"“{TEXTS[2]}”\n\n{TEXTS[2]}"
+    for one in ("When and where did the queen found it?", "Does Queen Maira found walls and what?"):
+        assert questions_of(one, None) == [(one, "")]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +293,7 @@ def test_the_command_answers_a_question(run, model_folder, store):
     answer = run("ask", model_folder, str(store.folder), QUESTION, "--json").json
     assert answer["answered"]
     assert set(answer) == {
-        "question", "text", "answered", "quoted", "alone", "tokens", "passages", "note",
+        "question", "text", "answered", "quoted", "around", "alone", "tokens", "passages", "note",
     }  # fmt: skip
     assert "then a quoted question" in run.refused("ask", model_folder, store.folder).line
     empty = run.refused("ask", model_folder, store.folder, " ")
