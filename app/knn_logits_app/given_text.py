@@ -57,7 +57,7 @@ def build_evaluate(server: Server, controls: Controls) -> None:
         server, controls, "evaluate", output, measured, partial(views.notice, kind="error"),
         label="A text to predict",
         placeholder="Paste a text that the documents do not contain.",
-        info="The memory knows the documents word for word, so they would measure nothing.",
+        info="A text copied from the documents has too good a result: the memory knows its words.",
         lines=5,
         max_length=MOST_MEASURED,
     )  # fmt: skip
@@ -118,16 +118,15 @@ def measured_html(
         line = "Some word has the probability 0, so the perplexity is infinite: choose a smaller λ."
         return views.notice(line, kind="worse")
     change = mixed / alone - 1
-    verb, kind = ("lowers", "done") if change < 0 else ("raises", "worse")
-    by = f"by {abs(change):.1%}"
+    verb, by = "lowers" if change < 0 else "raises", f"by {abs(change):.1%}"
     if abs(change) < _LEAST_CHANGE:
-        verb, kind, by = "hardly changes", "note", f"({change:+.1%})"
+        verb, by = "hardly changes", f"({change:+.1%})"
     begins = shorten(text, 50, placeholder=" …")
     line = (
         f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
-        f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. Lower is better."
+        f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. "
+        "Perplexity: among how many words the model wavers at each word. Lower is better."
     )
     if total.overlap:
         line += f" But {overlap_words(total.overlap)}, so other text gains less."
-        kind = "worse"
-    return views.notice(line, kind=kind)
+    return views.notice(line)

@@ -263,11 +263,13 @@ def test_a_build_has_ten_times_the_time_of_an_answer(session, visitors, monkeypa
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert f"lowers the perplexity of “{MEASURED[:43]} …” (" in html
+    assert "Perplexity: among how many words the model wavers at each word." in html
     assert "in the datastore" not in html
     held = json.loads((TINY / "manual.jsonl").read_text().splitlines()[0])["text"]
     for text, share in ((held, "all"), (20 * f"{MEASURED} " + held, r"\d+%")):
         warned = measured_html(session, text, Lookup(("manual",)), Deadline(60))
         assert re.search(f" But {share} of the text.* are in the datastore, .* gains less", warned)
+        assert "kl-note" in warned
     with pytest.raises(RequestError, match="too short to measure"):
         measured_html(session, "The lathe is old.", Lookup(("manual",)), Deadline(60))
     silent = measured_html(session, MEASURED, Lookup(("manual",), {"lmbda": 0.0}), Deadline(60))

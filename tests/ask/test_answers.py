@@ -9,8 +9,8 @@ from conftest import TEXTS
 
 import knn_logits
 from knn_logits.ask.answer import ALONE, NO_ANSWER
-from knn_logits.ask.messages import questions_of
 from knn_logits.ask.effects import sources_of_words
+from knn_logits.ask.messages import questions_of
 from knn_logits.ask.ranking import Ranking
 from knn_logits.errors import ConfigError
 
