@@ -11,6 +11,7 @@ from typing import Any
 
 import gradio as gr
 
+from knn_logits.hosting import Deadline
 from knn_logits_app import page_parts, views
 from knn_logits_app.page_parts import Controls, Server
 from knn_logits_app.requests import (
@@ -104,7 +105,7 @@ def first_answer(server: Server) -> str:
     values = [
         library.chosen, page_parts.OWN_SETTINGS, *page_parts.values_of(library.store).values(),
         library.examples[0], True,
-        min(40, server.session.limits.new_tokens), True, 0, 0,
+        min(60, server.session.limits.new_tokens), True, 0, 0,
     ]  # fmt: skip
     *_, answer = write_json(server, values, None)
     return answer
@@ -134,7 +135,9 @@ def write_json(
         kind = {"kind": "without", "named": rewriting.named}
     private = server.visitors.stores(visitor)
     since = page_parts.arrived(request) if request else math.inf
-    with server.visitors.running(visitor, session.limits.deadline(), "write", since) as deadline:
+    # The first answer is shown whole, however slow the machine is.
+    limit = session.limits.deadline() if request else Deadline()
+    with server.visitors.running(visitor, limit, "write", since) as deadline:
         if deadline.cancelled:
             answer = Answer(prompt, knn=True, done=True, stopped="stopped")
             yield views.frame({"knn": answer}, content, **kind)

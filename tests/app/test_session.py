@@ -3,6 +3,7 @@
 import copy
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,8 +24,11 @@ from knn_logits.hosting import Deadline, Limits
 from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, mix
 from knn_logits_app.decoding import SentenceEnd
 from knn_logits_app.library import Library, sentences
+from knn_logits_app.page_parts import Server
 from knn_logits_app.requests import Lookup, RequestError, friendly, writing_of
 from knn_logits_app.session import Session, turns_of
+from knn_logits_app.tab_generate import first_answer
+from knn_logits_app.visitors import Visitors
 
 MANUAL = Lookup(("manual",))
 PROMPT = "The right position of K-5750 is"
@@ -40,6 +44,13 @@ def last(frames):
 def run(session, prompt=PROMPT, lookup=MANUAL, **settings):
     wanted = writing_of(prompt, lookup, **{"new_tokens": 12, **settings})
     return last(session.write(wanted, Deadline(60)))
+
+
+def test_the_first_answer_is_whole_however_slow_the_machine_is(session):
+    slow = Session(session.library, replace(session.limits, seconds=0.0))
+    sides = json.loads(first_answer(Server(slow, Visitors())))["sides"]
+    assert [side["stopped"] for side in sides.values()] == [None, None]
+    assert all(side["done"] and side["tokens"] for side in sides.values())
 
 
 def by_the_library(library, prompt, knn=True):
