@@ -116,7 +116,7 @@ def _form(server: Server) -> tuple[Any, Any]:
             )
             question = gr.Textbox(
                 label="Your question; Enter sends it, Shift and Enter begin a new line",
-                placeholder="Ask about the documents",
+                placeholder="Ask a question",
                 show_label=False,
                 container=False,
                 lines=1,

@@ -118,7 +118,7 @@ def film(page: Any, path: Path) -> None:
 
 def ask(page: Any, question: str) -> None:
     """Asks a question in the chat, and waits for its answer."""
-    page.get_by_placeholder("Ask about the documents").fill(question)
+    page.get_by_placeholder("Ask a question").fill(question)
     page.keyboard.press("Enter")
     page.locator(".kl-log li").last.get_by_text(question, exact=True).wait_for()
     page.wait_for_selector(".kl-log[aria-busy=false] li:last-child .kl-again")

@@ -54,6 +54,13 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     question.fill("Which colour has the lighthouse of Orrin Bay?")
     page.keyboard.press("Enter")
     expect(page.locator("#chat .kl-reply")).to_contain_text("painted blue.")
+    # A passage is not passed off as an answer, and is read out without its signs.
+    question.fill("Why?")
+    page.keyboard.press("Enter")
+    around = "This is the passage around the last answer."
+    expect(page.locator("#chat .kl-reply").last.locator(".kl-from").first).to_have_text(around)
+    told = page.locator("#chat p.kl-sr[role=status]")
+    expect(told).to_have_text(f"{around} Light The lighthouse of Orrin Bay was painted blue.")
     # Only the quoted sentence of the passage is marked.
     page.locator("#chat .kl-reply summary").first.click()
     drawer, read = page.get_by_role("dialog"), page.get_by_role("button", name="Read the document")
@@ -122,14 +129,20 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     # A page that is loaded again has lost them, and the browser asks before.
     (folder,) = [one.folder for one in served[1].visitors.by_session.values() if one.folder]
     assert folder.exists()
+    page.get_by_label("chronicle").check()
     one.open()
     assert one.asked_to_leave
     expect(page.locator("#chat .kl-divider")).to_have_count(0)
     lost = page.locator("#chat-line-wrong")
     expect(lost).to_contain_text("without your documents")
     expect(lost).to_be_in_viewport(ratio=1)
-    expect(page.get_by_label("manual")).to_be_checked()
     eventually(lambda: not folder.exists())
+    # What else was chosen stays so, also where it had been before.
+    for _ in range(2):
+        expect(page.get_by_label("chronicle")).to_be_checked()
+        expect(page.get_by_label("manual")).not_to_be_checked()
+        one.attach(tmp_path / "light.md")
+        one.open()
 
 
 def test_what_is_attached_is_named_in_full_and_detached(visit, served, tmp_path):

@@ -145,7 +145,7 @@ def test_settings_do_what_they_say_and_go_back(one):
         (lambda: slide(page, 1, "k"), own.check),
     ):
         change()
-        expect(note).to_contain_text("do not show the settings at the side")
+        expect(note).to_contain_text("do not show the current settings")
         back()
         expect(note).to_have_count(0)
     assert asked == []

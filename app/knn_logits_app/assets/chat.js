@@ -12,8 +12,8 @@ const asked = () => theChat.asked();
 // Scrolls to an element, of which chat.css keeps a margin from the form.
 const reveal = (element) => element.scrollIntoView({ block: "nearest" });
 
-// A sentence, whole unless it is long.
-const brief = (sentence, most) => (sentence.length > most ? toAWord(sentence, most) : sentence);
+// A sentence near a question, whole unless it is long.
+const brief = ({ sentence }) => rendered(sentence.length > MOST_NEAREST ? toAWord(sentence, MOST_NEAREST) : sentence);
 
 const passageOf = (passage, frame, read) => {
   const opened = (event) => {
@@ -23,21 +23,26 @@ const passageOf = (passage, frame, read) => {
   };
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(brief(passage.sentence, AFTER)))] : null),
+      frame.answered === false ? [" ", h("span", { class: "kl-from" }, brief(passage))] : null),
     h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
 // The nearest passage where no document says the answer: its nearest sentence in grey.
 const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps an answer:")),
-  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(brief(passage.sentence, MOST_NEAREST)))];
+  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, brief(passage))];
 
 // The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
 const saidIn = (frame, read) => {
   const words = frame.parts.map(([text, source], place) => {
     const bare = text.trimStart(), space = place ? text.slice(0, text.length - bare.length) : "";
     // Words that are selected shall be copied. In an element with a tabindex nobody could select the first.
-    const onclick = () => getSelection().isCollapsed && read(frame.passages[source]);
+    const onclick = ({ target }) => {
+      if (!getSelection().isCollapsed) return;
+      // These words take no focus, which the document gives back when it is closed.
+      target.closest(".kl-reply").querySelectorAll("summary")[source].focus({ preventScroll: true });
+      read(frame.passages[source]);
+    };
     return [space, source === null ? rendered(bare)
       : h("span", { class: "kl-says", title: "Read it in the document", onclick }, rendered(bare))];
   });
@@ -56,7 +61,7 @@ const replyOf = (frame, tools) => {
   const missing = frame.answered === false;
   return [
     ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]
-      : [frame.text ? saidIn(frame, tools.read) : null],
+      : [frame.note ? h("p", { class: "kl-from" }, frame.note) : null, frame.text ? saidIn(frame, tools.read) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
@@ -146,6 +151,7 @@ const chat = (element, props, trigger, watch) => {
   const begin = () => {
     const own = form?.stores.includes(MINE), none = own || !form?.stores.length;
     divide(chosen());
+    if (!own) theChat.before = form?.stores;
     const gone = Boolean(turns.length || none);
     document.getElementById("example")?.classList.toggle("kl-gone", gone);
     // Its sheet would come back with it, over the question.
@@ -255,7 +261,7 @@ const chat = (element, props, trigger, watch) => {
     draw(turn);
     follow();
     if (!frame.done) return;
-    told.textContent = clean(frame.text);
+    told.replaceChildren(...rendered(clean([frame.note, frame.text].join("\n"))));
     keep();
     if (next.length) theChat.askAll(next);
   };

@@ -34,7 +34,7 @@ const mount = (element, props, trigger, watch) => {
     const [label, pressed] = view.data.kind === "explain" ? ["Explain again", "#explain"] : ["Write again", "#write"];
     // An answer from other documents is hidden while only the visitor's own are chosen.
     const other = form.stores.join() === MINE && !asked.stores.includes(MINE);
-    return h("p", { class: other ? "kl-stale kl-other" : "kl-stale", role: "status" }, "These words do not show the settings at the side. ",
+    return h("p", { class: other ? "kl-stale kl-other" : "kl-stale", role: "status" }, "These words do not show the current settings. ",
       button(label, () => press(pressed), { class: "kl-link" }));
   };
 

@@ -20,7 +20,7 @@ const keptLast = () => (address.get("q") ? null : sessionStorage.getItem(LAST));
 // It also keeps the tab of the page that is open, what was typed, and the settings.
 const PAGE = "knn-logits page";
 const boxes = () => [...document.querySelectorAll(".kl-tab textarea, #tab-generate input")];
-const keepPage = () => keepAs(PAGE, JSON.stringify({ values: form?.values, texts: boxes().map((one) => (one.type === "checkbox" ? one.checked : one.value)),
+const keepPage = () => keepAs(PAGE, JSON.stringify({ values: form?.values, before: theChat.before, texts: boxes().map((one) => (one.type === "checkbox" ? one.checked : one.value)),
   tab: document.querySelector("[role=tab][aria-selected=true]").id }));
 const keptPage = () => JSON.parse(sessionStorage.getItem(PAGE) ?? '{ "texts": [] }');
 
@@ -29,9 +29,10 @@ const fromLink = (...now) => {
   const prompt = address.get("q");
   linked.kind = ["q", "explain", "ask"].find((name) => address.get(name));
   if (!linked.kind) {
-    const { values } = keptPage();
+    const { values, before } = keptPage();
     // A visitor's own text is gone with the page, and a server that was started anew may have others.
-    return values?.[0].length && values[0].every((one) => server.stores.includes(one)) ? [now[0], ...values] : now;
+    const stores = [values?.[0], before].map((all) => (all ?? []).filter((one) => server.stores.includes(one))).find((all) => all.length);
+    return stores ? [now[0], stores, ...values.slice(1)] : now;
   }
   if (prompt) linked.kind = "write";
   linked.run = true;
