@@ -320,14 +320,15 @@ def test_an_answer_survives_a_reload(one):
         one.write(FIRST_PROMPT)
     assert asked.value.post_data_json["data"][-4:] == [20, False, 0, 5]
     expect(text_of(page)).to_contain_text("adjust the front hose")
-    # A server that was started anew may have other datastores.
+    # A server that was started anew may have other datastores. What is still there stays chosen.
     page.evaluate(
         "addEventListener('pagehide', () => sessionStorage.setItem('knn-logits page',"
         " sessionStorage.getItem('knn-logits page').replace('chronicle', 'gone')))"
     )
     one.open()
-    expect(page.get_by_label("the documents’ own")).to_be_checked()
     expect(page.get_by_label("chronicle")).not_to_be_checked()
+    expect(page.get_by_label("manual")).to_be_checked()
+    expect(page.locator("#lmbda input[type=number]")).to_have_value("0.6")
 
 
 def test_a_link_opens_an_answer_at_its_word(one):
