@@ -44,8 +44,8 @@ class RunOptions:
     def load(self, name: str, folder: Path | str | None = None) -> tuple[Any, Any]:
         """Sets threads and seed, and loads a causal or encoder-decoder model and its tokenizer.
 
-        Unless `dtype` is given, the model runs in the precision in which the datastore in
-        `folder`, or the unfinished one, was built: states in another precision differ.
+        Unless `dtype` is given, the model runs in the precision in which the datastore in `folder`
+        was built, or in float32 where the processor emulates that. A job goes on in its own.
         """
         doing(LOADING)
         self.prepare()
@@ -102,12 +102,11 @@ def text_or_file(text: str) -> str:
         raise ConfigError(f"the file {text} is not valid UTF-8: convert it first") from error
 
 
-def _dtype_of(folder: Path, config: Any) -> str:
-    from knn_logits.store.job import unfinished_precision
+def _dtype_of(folder: Path, unfinished: str | None, config: Any) -> str:
     from knn_logits.store.layout import MANIFEST
     from knn_logits.store.manifest import read_manifest
 
-    precision, of = unfinished_precision(folder), "the unfinished job"
+    precision, of = unfinished, "the unfinished job"
     if precision is None and (folder / MANIFEST).exists():
         precision, of = read_manifest(folder).model.dtype, "the datastore"
     if precision not in ("float32", "bfloat16", "float16"):
@@ -129,10 +128,13 @@ def _load_model(name: str, device: str, dtype: str, folder: Path | str | None) -
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     from knn_logits.engine.forward import use_fastest_dtype
+    from knn_logits.store.job import unfinished_precision
 
     config = _config_of(name)
+    unfinished = unfinished_precision(Path(folder)) if folder is not None else None
+    chooses = dtype == "auto" and unfinished is None
     if dtype == "auto" and folder is not None:
-        dtype = _dtype_of(Path(folder), config)
+        dtype = _dtype_of(Path(folder), unfinished, config)
     with _reading(name):
         family = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         # transformers would import all of its models for a message that names each of them.
@@ -150,7 +152,7 @@ def _load_model(name: str, device: str, dtype: str, folder: Path | str | None) -
         raise ConfigError(
             f"--device {device!r} cannot be used ({reason}); use --device cpu"
         ) from error
-    choice = use_fastest_dtype(model) if dtype == "auto" else None
+    choice = use_fastest_dtype(model) if chooses else None
     if choice is not None:
         tell(choice, style=None)
     return model, tokenizer

@@ -173,7 +173,7 @@ def use_fastest_dtype(model: nn.Module) -> str | None:
         return None
     model.float()
     return (
-        "the model runs in float32, since this processor has no instructions for the checkpoint's "
+        "the model runs in float32, since this processor has no instructions for "
         f"{str(dtype).removeprefix('torch.')}; --dtype chooses"
     )
 

@@ -150,3 +150,22 @@ def test_every_command_takes_the_precision_of_the_datastore(
         result = run.good(*command)
         assert "the model runs in float32, as in the datastore" in result.err
         assert "differ by" not in result.err
+
+
+def test_a_datastore_in_an_emulated_precision_slows_no_command(
+    run, model, tokenizer, folder, tmp_path, monkeypatch
+):
+    """All commands choose as `build` does, so that the keys of one's own datastore are the same."""
+    copy.deepcopy(model).bfloat16().save_pretrained(tmp_path / "half")
+    tokenizer.save_pretrained(tmp_path / "half")
+    stores = tmp_path / "elsewhere", tmp_path / "here"
+    run.good("build", tmp_path / "half", folder, "--out", stores[0], "--dtype", "bfloat16")
+    monkeypatch.setattr("knn_logits.engine.forward.multiplies_in", lambda _: False)
+    for command in (
+        ("build", tmp_path / "half", folder, "--out", stores[1]),
+        ("explain", tmp_path / "half", *stores, "The pump of the ferry"),
+        ("add", tmp_path / "half", stores[0], folder),
+    ):
+        result = run.good(*command)
+        assert "the model runs in float32, since this processor" in result.err
+        assert "differ by" not in result.err

@@ -39,8 +39,8 @@ def test_an_emulated_precision_becomes_float32_with_the_same_weights(processor, 
     model = llama(stored)
     before = copy.deepcopy(model.state_dict())
     assert use_fastest_dtype(model) == (
-        "the model runs in float32, since this processor has no instructions for the "
-        f"checkpoint's {stored}; --dtype chooses"
+        "the model runs in float32, since this processor has no instructions for "
+        f"{stored}; --dtype chooses"
     )
     for name, weights in model.state_dict().items():
         assert weights.dtype == torch.float32
