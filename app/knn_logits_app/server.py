@@ -17,6 +17,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 import gradio as gr
 import torch
 from gradio import route_utils
+from gradio.queueing import ProcessTime
 from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 
@@ -75,8 +76,16 @@ def prepare(
     page = build_page(server)
     # `/run/` would run a request without the queue, so it is closed.
     page.queue(1, max_size=QUEUE, default_concurrency_limit=at_once, api_open=False)
+    page._queue.process_time_per_fn = _NoEstimates()
     page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = _LOOK_EVERY
     return page, server
+
+
+class _NoEstimates(dict[Any, ProcessTime]):
+    """Keeps no times, since gradio would estimate each request by the mean of shorter ones."""
+
+    def __missing__(self, fn: Any) -> ProcessTime:
+        return ProcessTime()  # type: ignore[no-untyped-call]
 
 
 def _separate_uploads() -> None:

@@ -151,6 +151,14 @@ def test_a_full_queue_says_so(library, monkeypatch):
                 assert "sides" in outcome(client, session)
 
 
+def test_a_request_is_not_estimated_by_one_of_another_size(client):
+    for size in (1, 4):
+        _, session = call(client, form("The", new_tokens=size))
+        told = outcome(client, session).replace(" ", "")
+        assert '"rank_eta":null' in told
+        assert '"eta":null' in told
+
+
 def test_every_answer_forbids_the_page_to_call_anybody_else(client):
     for path in ("/", "/config", f"{API}/info", "/nothing"):
         headers = client.get(path).headers
