@@ -111,10 +111,11 @@ def packed(sequence: SequenceTrace) -> dict[str, Any]:
         tokens.append({**plain(token), "meaning": token.meaning})
     shares = {(one.store, one.document): plain(one.share) for one in sequence.documents}
     return {
-        **asdict(replace(sequence, tokens=[])),
+        **asdict(replace(sequence, tokens=[], contradictions=[])),
         "alone": sequence.alone,
         "share": sum(shares.values()),
         "tokens": tokens,
+        "contradictions": plain(sequence.contradictions),
         "documents": [[*shown.values(), shares.get(key, 0)] for key, (_, shown) in rows.items()],
     }
 

@@ -12,11 +12,19 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import TextAfter, parts_of, token_texts, whole_characters
+from knn_logits.engine.pieces import (
+    InnerText,
+    TextAfter,
+    parts_of,
+    token_texts,
+    whole_characters,
+)
 from knn_logits.engine.tokens import special_ids
+from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen, Recording
 from knn_logits.evidence.records import (
     Candidate,
+    Contradiction,
     DocumentShare,
     NeighborTrace,
     Rival,
@@ -191,7 +199,60 @@ class Tracer:
         ]
         # A prompt that only starts a decoder has no text.
         read = not self._special.issuperset(ids[:first])
-        return SequenceTrace("".join(words[:first]) if read else "", tokens)
+        sequence = SequenceTrace("".join(words[:first]) if read else "", tokens)
+        quotations = self.quotations(ids, first)
+        if quotations is None:
+            return sequence
+        for at, choice in enumerate(chosen, start=first):
+            if choice.lmbda > 0.0:
+                quotations.look(np.array(ids), at, choice.neighbors, choice.log_weights)
+        return self.compared(sequence, ids, quotations)[0]
+
+    def quotations(self, ids: list[int], given: int = 0) -> Quotations | None:
+        """Prepares a comparison of a text with its neighbors; None for other than causal models."""
+        manifests = [store.manifest for store in self.memory.stores]
+        if any(manifest.pairs or manifest.learned for manifest in manifests):
+            return None
+        text = InnerText(self.tokenizer, ids)
+        return Quotations(self.memory.stores, text, self.memory.config.exclude, given)
+
+    def compared(
+        self, sequence: SequenceTrace, ids: list[int], quotations: Quotations
+    ) -> tuple[SequenceTrace, set[int], set[int]]:
+        """Adds to a trace what the passages have in place of the text's words.
+
+        Returns:
+            The trace, and the places of words as in `Quotations.compare`.
+        """
+        tokens, found = list(sequence.tokens), list[Contradiction]()
+        first = len(ids) - len(tokens)
+        differences, same, elsewhere = quotations.compare(np.array(ids))
+        for difference in differences:
+            store = self.memory.stores[difference.store]
+            words = store.tokens[difference.begin : difference.end].tolist()
+            before = ids[: difference.first]
+            document = store.documents[store.documents.at_token(difference.begin)]
+            # A document's first token is not an entry.
+            begin = np.array([max(difference.begin, document.first + 1)])
+            p, length = difference.p_knn, difference.end - int(begin[0])
+            entry = int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0])
+            by_memory = Rival(
+                parts_of(self.tokenizer, [*before, *words], (len(before),))[1],
+                p,
+                DocumentShare(
+                    self.memory.name_of(store), document.id, document.title, document.uri, p
+                ),
+                entry,
+                self.passage(store, entry, p, length=length),
+                length,
+            )
+            at = range(max(difference.first - first, 0), difference.last - first)
+            for place in at:
+                # White space in a token of its own is no word.
+                if tokens[place].token.strip():
+                    tokens[place] = replace(tokens[place], by_memory=by_memory)
+            found.append(Contradiction(difference.words, at[0] if at else None, by_memory))
+        return replace(sequence, tokens=tokens, contradictions=found), same, elsewhere
 
     def recorded(
         self,

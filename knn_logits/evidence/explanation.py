@@ -15,14 +15,13 @@ from knn_logits.corpus.documents import checked_text
 from knn_logits.engine.compatibility import check_tokenizer, pair_tokenizer
 from knn_logits.engine.forward import evaluating, input_device, key_states_and_logits
 from knn_logits.engine.pairs import PairTokenizer
-from knn_logits.engine.pieces import InnerText, parts_of, token_texts
+from knn_logits.engine.pieces import token_texts
 from knn_logits.engine.tokens import text_ids
 from knn_logits.engine.windows import plan, windows_batch
 from knn_logits.errors import ConfigError, CorpusError
 from knn_logits.evidence.assemble import AROUND, MAX_NEIGHBORS, Mixed, Tracer
-from knn_logits.evidence.quotation import Quotations
 from knn_logits.evidence.recording import Chosen
-from knn_logits.evidence.records import DocumentShare, Rival, SequenceTrace, TokenTrace
+from knn_logits.evidence.records import SequenceTrace, TokenTrace
 from knn_logits.evidence.trace import Trace
 from knn_logits.mixture.memory import Memory
 from knn_logits.mixture.presets import MemorySettings
@@ -94,10 +93,6 @@ def explain(
             "the text has fewer than two tokens, so there is nothing to explain; use a longer text"
         )
     reading = _Reading(Tracer(memory, tokenizer, max_neighbors), ids, candidates, progress)
-    if pairs is None and all(store.manifest.learned is None for store in memory.stores):
-        reading.quotations = Quotations(
-            memory.stores, InnerText(tokenizer, ids), memory.config.exclude
-        )
     windows, device = memory.stores[0].manifest.windows, input_device(model)
     with evaluating(model):
         for window in plan([0], [len(ids)], windows.window, windows.stride):
@@ -128,7 +123,7 @@ class _Reading:
         self._tracer, self._ids, self._candidates = tracer, ids, candidates
         self._words, self._progress = token_texts(tracer.tokenizer, ids), progress
         self._tokens: list[TokenTrace] = []
-        self.quotations: Quotations | None = None
+        self._quotations = tracer.quotations(ids)
 
     def add(self, states: Tensor, log_p_lm: Tensor) -> None:
         """Traces the next tokens, given the states before them, [tokens, dim]."""
@@ -163,46 +158,20 @@ class _Reading:
                 (likeliest[row], best[row]),
                 candidates[row] if candidates is not None else (),
             )
-            if self.quotations is not None and lmbda > 0.0:
-                self.quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
+            if self._quotations is not None and lmbda > 0.0:
+                self._quotations.look(ids, at, chosen.neighbors, chosen.log_weights)
             before, after = self._ids[max(0, at - AROUND) : at], self._ids[at + 1 : at + AROUND]
             token = self._tracer.token(self._words[at], chosen, before, after, mixed[row])
             self._tokens.append(token)
 
     def sequence(self, *, opening: bool) -> SequenceTrace:
         """The whole trace. Its prompt is the text's first token, where that is text."""
-        tokens = list(self._tokens)
-        if self.quotations is not None:
-            self._compare(tokens, self.quotations)
-        return SequenceTrace(self._words[0] if opening else "", tokens)
-
-    def _compare(self, tokens: list[TokenTrace], quotations: Quotations) -> None:
-        """Notes verbatim and contradicted words, and words of other sentences."""
-        memory, tokenizer, ids = self._tracer.memory, self._tracer.tokenizer, self._ids
-        differences, same, elsewhere = quotations.compare(np.array(ids))
-        for difference in differences:
-            store = memory.stores[difference.store]
-            words = store.tokens[difference.begin : difference.end].tolist()
-            before = ids[: difference.first]
-            document = store.documents[store.documents.at_token(difference.begin)]
-            # A document's first token is not an entry.
-            begin = np.array([max(difference.begin, document.first + 1)])
-            p = quotations.p_knn(difference.first, words[0])
-            entry = int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0])
-            length = difference.end - int(begin[0])
-            by_memory = Rival(
-                parts_of(tokenizer, [*before, *words], (len(before),))[1],
-                p,
-                DocumentShare(memory.name_of(store), document.id, document.title, document.uri, p),
-                entry,
-                self._tracer.passage(store, entry, p, length=length),
-                length,
-            )
-            for place in range(max(difference.first, 1) - 1, difference.last - 1):
-                # White space in a token of its own is no word.
-                if tokens[place].token.strip():
-                    tokens[place] = replace(tokens[place], by_memory=by_memory)
-        for place in same - {0}:
-            tokens[place - 1] = replace(tokens[place - 1], verbatim=True)
-        for place in elsewhere - {0}:
-            tokens[place - 1] = replace(tokens[place - 1], elsewhere=True)
+        sequence = SequenceTrace(self._words[0] if opening else "", self._tokens)
+        if self._quotations is None:
+            return sequence
+        sequence, same, elsewhere = self._tracer.compared(sequence, self._ids, self._quotations)
+        tokens = [
+            replace(token, verbatim=place in same, elsewhere=place in elsewhere)
+            for place, token in enumerate(sequence.tokens, start=1)
+        ]
+        return replace(sequence, tokens=tokens)

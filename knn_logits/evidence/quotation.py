@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, combinations
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -17,6 +15,14 @@ from torch import Tensor
 
 from knn_logits.arrays import Array
 from knn_logits.engine.pieces import InnerText
+from knn_logits.evidence.words import (
+    Word,
+    bares,
+    number_of,
+    numbers_and_names,
+    sentences_in,
+    words_in,
+)
 from knn_logits.search.neighbors import Neighbors
 from knn_logits.store.datastore import Datastore
 from knn_logits.store.spans import pairs_of, runs_before
@@ -42,9 +48,6 @@ _EVIDENCE, _SMALL_WORDS, _LIKE_WORDS = 7, 2, 3
 # By place of a text: how much is the same before it, a datastore, and a position in that.
 _Places = dict[int, list[tuple[int, int, int]]]
 _NO_VOTES = np.empty(0, np.int64), np.empty(0)
-# A sign between two digits tells numbers apart, but for one that groups thousands.
-_THOUSANDS, _IN_NUMBER = re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), re.compile(r"(?<=\d)[.,:](?=\d)")
-_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,25 @@ class Difference:
     store: int
     begin: int  # and those of the passage stand at [begin, end) in the datastore's tokens
     end: int
+    words: str
+    p_knn: float = 0.0  # of the passage's first token, by the text's neighbors
 
 
 class Quotations:
-    """Compares a text with its neighbors, word for word."""
+    """Compares a text with its neighbors, word for word.
+
+    Of a text that a model continued, sentences that end in its first `given` tokens are not
+    compared, nor is the end of the last one if it has none. All passages are near its neighbors.
+    """
 
     def __init__(
-        self, stores: Sequence[Datastore], text: InnerText, without: Collection[str] = ()
+        self,
+        stores: Sequence[Datastore],
+        text: InnerText,
+        without: Collection[str] = (),
+        given: int = 0,
     ) -> None:
-        self._stores, self._text, self._without = stores, text, without
+        self._stores, self._text, self._without, self._given = stores, text, without, given
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         self._near: _Places = {}
         self._pairs: _Places | None = None
@@ -97,9 +110,9 @@ class Quotations:
                 numbers = numbers[(numbers >= 0) & (numbers < len(store))]
             yield number, numbers + store.contexts.first_entry.searchsorted(numbers, side="right")
 
-    def p_knn(self, place: int, token: int) -> float:
-        """The probability of a token by the neighbors at a place of the text."""
-        values, log_weights = self._votes.get(place, _NO_VOTES)
+    def _p_knn(self, difference: Difference) -> float:
+        values, log_weights = self._votes.get(difference.first, _NO_VOTES)
+        token = self._stores[difference.store].tokens[difference.begin]
         return float(np.exp(log_weights[values == token]).sum())
 
     def compare(self, ids: Array) -> tuple[list[Difference], set[int], set[int]]:
@@ -111,10 +124,13 @@ class Quotations:
         """
         found, same, elsewhere = list[Difference](), set[int](), set[int]()
         following: list[_Sentence] = []
-        for mine in _pieces(words_in(self._text.parts(ids.tolist()))):
+        for mine in _pieces(words_in(self._text.parts(ids.tolist())), unfinished=self._given > 0):
+            if mine.words[-1].last <= self._given:
+                continue
             # An approximate search may miss the passage's next sentence.
             candidates = [*following, *self._candidates(mine, self._near)]
-            if all(_bares(one.words) != _bares(mine.words) for one in candidates):
+            found_it = any(bares(one.words) == bares(mine.words) for one in candidates)
+            if not found_it and not self._given:
                 candidates += self._candidates(mine, self._pairs_near(ids))
             content = _content(mine.words)
             about = (
@@ -125,7 +141,7 @@ class Quotations:
             best = max((fit for fit in fits if fit.is_like), key=attrgetter("rank"), default=None)
             following = list(self._behind(best.theirs)) if best and best.is_quoted else []
             if best:
-                found += best.differences()
+                found += (replace(one, p_knn=self._p_knn(one)) for one in best.differences())
                 same |= set(best.same())
             for word in mine.words:
                 if word.bare not in known:
@@ -172,7 +188,7 @@ class Quotations:
             first, length = documents[document].first, documents[document].length
             begin, end = max(first, (part - 1) * _PART), min(first + length, (part + 2) * _PART)
             tokens = self._stores[number].tokens[begin:end].tolist()
-            cut = _sentences(words_in(self._text.parts(tokens), begin))
+            cut = sentences_in(words_in(self._text.parts(tokens), begin))
             whole = begin == first, end == first + length
             self._parts[number, document, part] = [
                 _Sentence(words, whole[0] or at > 0, whole[1] or at < len(cut) - 1, number)
@@ -186,7 +202,7 @@ class Quotations:
 class _Sentence(NamedTuple):
     """Words of a sentence, and whether they are its first and its last."""
 
-    words: tuple[_Word, ...]
+    words: tuple[Word, ...]
     opens: bool
     closes: bool
     store: int = -1
@@ -196,13 +212,13 @@ class _Block(NamedTuple):
     """Words of a text and of a passage in their place, which are the same or not."""
 
     same: bool
-    mine: Sequence[_Word]
-    theirs: Sequence[_Word]
+    mine: Sequence[Word]
+    theirs: Sequence[Word]
 
     @property
     def size(self) -> int:
         """The number of words. Another name counts as one."""
-        return max(_count(words, names=not self.same) for words in (self.mine, self.theirs))
+        return max(number_of(words, names=not self.same) for words in (self.mine, self.theirs))
 
 
 class _Fit:
@@ -216,8 +232,8 @@ class _Fit:
         score, first, end = max((sums[end] - sums[first], first, end) for first, end in spans)
         self._part, inside = range(first, end), blocks[first:end]
         outside = [*blocks[:first], *blocks[end:]]
-        around = sum(_count(block.mine) for block in outside)
-        others = min(around, sum(_count(block.theirs) for block in outside))
+        around = sum(number_of(block.mine) for block in outside)
+        others = min(around, sum(number_of(block.theirs) for block in outside))
         others += sum(block.size for block in inside if not block.same)
         same = sum(block.size for block in inside if block.same)
         words = _content([word for block in inside if block.same for word in block.mine])
@@ -241,21 +257,20 @@ class _Fit:
     def differences(self) -> Iterator[Difference]:
         """The words in whose place the passage has others."""
         for number, (same, mine, theirs) in enumerate(self._blocks):
-            same = same or "".join(_bares(mine)) == "".join(_bares(theirs))
+            same = same or "".join(bares(mine)) == "".join(bares(theirs))
             quoted = self.is_quoted and number in self._part and number in self._whole
             if same or not (quoted or self._names_another(number)):
                 continue
-            # Where words were left out or put in, the word beside them stands on both sides. So it
-            # does where the first token is all that differs, since nothing predicts it.
-            beside = list(self._beside(number))
-            while beside and not (mine and theirs and mine[-1].last > 1):
-                ours, others = beside.pop(0)
+            # Where words were left out or put in, the word beside them stands on both sides.
+            if not (mine and theirs):
+                ours, others = next(self._beside(number))
                 mine = sorted((*mine, ours), key=attrgetter("first"))
                 theirs = sorted((*theirs, others), key=attrgetter("first"))
             span = theirs[0].first, theirs[-1].last
-            yield Difference(mine[0].first, mine[-1].last, self.theirs.store, *span)
+            words = "".join(word.written for word in mine)
+            yield Difference(mine[0].first, mine[-1].last, self.theirs.store, *span, words)
 
-    def _beside(self, number: int) -> Iterator[tuple[_Word, _Word]]:
+    def _beside(self, number: int) -> Iterator[tuple[Word, Word]]:
         """The words behind a block, or before it if only a sign is behind it."""
         _, mine, theirs = self._blocks[min(number + 1, len(self._blocks) - 1)]
         if number and not (mine and mine[0].bare):
@@ -273,7 +288,7 @@ class _Fit:
         both, words = (self._mine, self.theirs), (*block.mine, *block.theirs)
         ends = all(one.closes if number else one.opens for one in both)
         heading = not number and any("\n" in word.written for word in words)
-        whole = not heading and all(word.bare or _ends_sentence(word) for word in words)
+        whole = not heading and all(word.bare or word.ends_sentence for word in words)
         return _EDGE - _AGAINST * block.size if ends and whole else -_NEVER
 
     def _names_another(self, number: int) -> bool:
@@ -281,21 +296,21 @@ class _Fit:
         if not self._is_mostly or number in (0, len(self._blocks) - 1):
             return False
         _, mine, theirs = self._blocks[number]
-        ours = _telling([word for word in mine if word.bare not in self._known])
-        ours -= _telling(self.theirs.words)
-        others = _telling(theirs) - _telling(self._mine.words)
+        ours = numbers_and_names([word for word in mine if word.bare not in self._known])
+        ours -= numbers_and_names(self.theirs.words)
+        others = numbers_and_names(theirs) - numbers_and_names(self._mine.words)
         kinds = {one[0].isdigit() for one in ours} & {one[0].isdigit() for one in others}
         beside = len(self._blocks[number - 1].mine) + len(self._blocks[number + 1].mine)
         return bool(kinds) and beside >= _LIKE_WORDS
 
 
-def _blocks(mine: Sequence[_Word], theirs: Sequence[_Word]) -> list[_Block]:
+def _blocks(mine: Sequence[Word], theirs: Sequence[Word]) -> list[_Block]:
     """Aligns two sentences.
 
     Blocks of words that differ and of words that are the same take turns. The first and the last
     differ, and may be empty.
     """
-    matcher = SequenceMatcher(None, _bares(mine), _bares(theirs), autojunk=False)
+    matcher = SequenceMatcher(None, bares(mine), bares(theirs), autojunk=False)
     blocks, a, c = list[_Block](), 0, 0
     for b, d, size in matcher.get_matching_blocks():
         blocks.append(_Block(False, mine[a:b], theirs[c:d]))
@@ -304,97 +319,21 @@ def _blocks(mine: Sequence[_Word], theirs: Sequence[_Word]) -> list[_Block]:
     return blocks[:-1]
 
 
-def _pieces(words: Sequence[_Word]) -> Iterator[_Sentence]:
-    """The sentences of a text. Long ones, such as tables, are cut."""
-    for sentence in _sentences(words):
+def _pieces(words: Sequence[Word], *, unfinished: bool) -> Iterator[_Sentence]:
+    """The sentences of a text, which may end in the midst of one. Long ones are cut."""
+    for sentence in sentences_in(words):
+        ends = not unfinished or sentence[-1].ends_sentence
         for first in range(0, len(sentence), _MAX_WORDS):
             part = sentence[first : first + _MAX_WORDS]
-            yield _Sentence(part, opens=not first, closes=first + len(part) == len(sentence))
-
-
-def _sentences(words: Sequence[_Word]) -> list[tuple[_Word, ...]]:
-    """Cuts words into sentences."""
-    ends = [number for number, word in enumerate(words, 1) if _ends_sentence(word)]
-    bounds = pairwise([0, *ends, len(words)])
-    return [tuple(words[first:end]) for first, end in bounds if first < end]
+            yield _Sentence(part, not first, ends and first + len(part) == len(sentence))
 
 
 def _small(blocks: Sequence[_Block]) -> int:
     """The number of words that are the same, without a capital in one of the sentences."""
     pairs = (zip(one.mine, one.theirs, strict=True) for one in blocks if one.same)
-    return sum(any(map(_is_small, pair)) for block in pairs for pair in block)
+    return sum(any(word.is_small for word in pair) for block in pairs for pair in block)
 
 
-def _content(words: Sequence[_Word]) -> set[str]:
+def _content(words: Sequence[Word]) -> set[str]:
     """The longer words."""
     return {word.bare for word in words if word.bare.isalpha() and len(word.bare) > 3}
-
-
-def _telling(words: Sequence[_Word]) -> set[str]:
-    """The numbers and names in some words."""
-    names = {word.bare for word in words if word.written[0].isupper()}
-    return names.union(*(_NUMBER.findall(_THOUSANDS.sub("", word.written)) for word in words))
-
-
-def _bares(words: Sequence[_Word]) -> list[str]:
-    return [word.bare for word in words]
-
-
-def _count(words: Sequence[_Word], *, names: bool = False) -> int:
-    """The number of words without signs. With `names`, words with a capital in a row are one."""
-    capital = [word.written[0].isupper() for word in words if word.bare]
-    return len(capital) - sum(map(all, pairwise(capital))) * names
-
-
-class _Word(NamedTuple):
-    """A word as it is compared and as it is written, its first token, and that after its last."""
-
-    bare: str
-    written: str  # with the white space after it
-    first: int
-    last: int
-
-
-def words_in(parts: Sequence[str], begin: int = 0) -> list[_Word]:
-    """Finds the words in the texts of some tokens; signs after a word are a word of their own.
-
-    The tokens are numbered from `begin` on.
-    """
-    words, places = list[str](), list[tuple[int, int]]()
-    for match in re.finditer(r"\S+\s*", "".join(parts)):
-        written, start = match[0], match.start()
-        letters = [
-            at
-            for at, sign in enumerate(written, 1)
-            if sign.isalnum() or unicodedata.combining(sign)
-        ]
-        size = letters[-1] if letters and written[letters[-1] :].strip() else len(written)
-        for part in filter(None, (written[:size], written[size:])):
-            words.append(part)
-            places.append((start, start + len(part.rstrip()) - 1))
-            start += len(part)
-    found = []
-    ends = np.cumsum([len(part) for part in parts])
-    bounds = ends.searchsorted(np.array(places, np.int64).reshape(-1, 2), side="right").tolist()
-    for word, (first, last) in zip(words, bounds, strict=True):
-        while first and not parts[first - 1]:
-            first -= 1  # the first bytes of a character that several tokens make
-        found.append(_Word(_bare(word), word, begin + first, begin + last + 1))
-    return found
-
-
-def _ends_sentence(word: _Word) -> bool:
-    """Whether a word is a sign that ends a sentence, or the last of a paragraph."""
-    ends = r"\n\s*\n" if word.bare else r"[.!?]|\n\s*\n"
-    return bool(re.search(ends, word.written))
-
-
-def _is_small(word: _Word) -> bool:
-    return len(word.bare) > 1 and word.bare.isalpha() and not word.written[0].isupper()
-
-
-def _bare(text: str) -> str:
-    """The letters and digits of a text, without case and however accents are encoded."""
-    text = _THOUSANDS.sub("", unicodedata.normalize("NFKC", text).casefold())
-    signs = {match.start() for match in _IN_NUMBER.finditer(text)}
-    return "".join(sign for at, sign in enumerate(text) if sign.isalnum() or at in signs)

@@ -98,6 +98,21 @@ class Rival:
 
 
 @dataclass(frozen=True)
+class Contradiction:
+    """Words of a text in whose place a passage has others, in a sentence that is about the same.
+
+    Attributes:
+        words: The words of the text, which may be in its prompt.
+        token: The number of their first token in the trace; None if it is in the prompt.
+        by_memory: The words of the passage.
+    """
+
+    words: str
+    token: int | None
+    by_memory: Rival
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A token that might have been chosen in place of a token.
 
@@ -137,8 +152,7 @@ class TokenTrace:
         documents: All documents that voted for the token, the strongest first. Their shares sum
             to `influence`.
         by_model: The model's likeliest token, if it is known and is not this token.
-        by_memory: The words that a passage has in a sentence like this one. Only a text that is
-            explained is compared with passages.
+        by_memory: The words that a passage has in a sentence like this one.
         candidates: The likeliest tokens at this position in the mixture, and the model's own
             favourite, if they were asked for. The likeliest comes first.
         verbatim: Whether the sentence of a passage that is most like the text's sentence has its
@@ -192,11 +206,14 @@ class SequenceTrace:
         prompt: The text that was given.
         tokens: The traced tokens after the prompt.
         apart: Whether the model read other tokens between the prompt and the text, as in a chat.
+        contradictions: Where a passage says otherwise than a sentence of the text, which may begin
+            in the prompt.
     """
 
     prompt: str
     tokens: list[TokenTrace]
     apart: bool = False
+    contradictions: list[Contradiction] = field(default_factory=list)
 
     @property
     def text(self) -> str:

@@ -11,7 +11,6 @@ from knn_logits.evidence.records import (
     LEAST_INFLUENCE,
     DocumentShare,
     NeighborTrace,
-    Rival,
     SequenceTrace,
     TokenTrace,
 )
@@ -94,12 +93,6 @@ def _parts(word: list[_Token]) -> list[list[_Token]]:
 def share_of(tokens: Sequence[TokenTrace]) -> float:
     """The neighbors' share in a word, which is their share in its weakest token."""
     return min((token.influence for token in tokens), default=0.0)
-
-
-def contradiction(tokens: Sequence[TokenTrace]) -> Rival | None:
-    """Finds the words that a passage has in place of a word; None if it does not contradict it."""
-    rivals = (token.by_memory for token in tokens if token.meaning == "contradicted")
-    return next(rivals, None)
 
 
 def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:

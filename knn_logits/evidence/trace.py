@@ -24,11 +24,10 @@ from knn_logits.evidence.records import (
     LEAST_INFLUENCE,
     DocumentShare,
     NeighborTrace,
-    Rival,
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.sources import Source, contradiction, main_sources, share_of, words_of
+from knn_logits.evidence.sources import Source, main_sources, share_of, words_of
 from knn_logits.printable import Encoded, one_line, printable
 from knn_logits.store.files import write_bytes
 
@@ -98,6 +97,7 @@ class Trace:
         sequences = [
             {name: getattr(sequence, name) for name in ("prompt", "text", "apart")}
             | {"tokens": [token_dict(token) for token in sequence.tokens]}
+            | {"contradictions": [asdict(one) for one in sequence.contradictions]}
             for sequence in self.sequences
         ]
         stores = list(self.stores)
@@ -176,7 +176,8 @@ def show(trace: Trace, sources: int, console: Console | None = None) -> None:
             console.print(_legend())
         for source in listed:
             _print_source(source, console, several)
-        for words, rival in _objections(sequence):
+        for one in sequence.contradictions:
+            words, rival = one_line(one.words).strip(), one.by_memory
             shown = rival.passage or rival.document
             by = "" if shown is None else f", by {_title(shown, several)}"
             said = repr(one_line(rival.token).strip())
@@ -193,17 +194,6 @@ def _title(item: NeighborTrace | DocumentShare, several: bool) -> str:
     """A document's title or id, with its datastore if there are several."""
     title = one_line(item.title or item.document)
     return f"{title} ({one_line(item.store)})" if several else title
-
-
-def _objections(sequence: SequenceTrace) -> list[tuple[str, Rival]]:
-    """The words that passages replace, and what stands in their place."""
-    groups: dict[int, tuple[list[str], Rival]] = {}
-    for tokens in words_of(sequence.tokens):
-        rival = contradiction(tokens)
-        if rival is not None:
-            word = one_line("".join(token.token for token in tokens)).strip()
-            groups.setdefault(id(rival), ([], rival))[0].append(word)
-    return [(" ".join(words), rival) for words, rival in groups.values()]
 
 
 def _print_source(source: Source, console: Console, several: bool) -> None:

@@ -42,13 +42,13 @@ def token(text, influence=0.8, neighbors=(), *, changed=False, **given):
     return TokenTrace(text, 7, influence=influence, neighbors=list(neighbors), **known)
 
 
-def answer(*tokens, prompt="Open the"):
+def answer(*tokens, prompt="Open the", contradictions=()):
     return Answer(
         prompt,
         words=tuple(Piece(one.token, one.influence) for one in tokens),
         knn=True,
         done=True,
-        trace=Trace([SequenceTrace(prompt, list(tokens))]),
+        trace=Trace([SequenceTrace(prompt, list(tokens), contradictions=list(contradictions))]),
         tokens=len(tokens),
         seconds=0.5,
     )

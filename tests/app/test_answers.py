@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from app.answers import HOSTILE, Node, answer, neighbor, shown, token, words
-from knn_logits.evidence.records import Candidate, DocumentShare, Rival
+from knn_logits.evidence.records import Candidate, Contradiction, DocumentShare, Rival
 from knn_logits_app import views
 from knn_logits_app.session import Answer, Piece
 
@@ -15,11 +15,13 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
     )  # fmt: skip
     share = DocumentShare(HOSTILE, HOSTILE, HOSTILE, hostile.uri, 0.8)
     rival = Rival(HOSTILE, 0.99, share, 3)
+    contradictions = [Contradiction(HOSTILE, place, rival) for place in (None, 1)]
     candidates = [Candidate(HOSTILE, 7, 0.5, 0.1, 0.0)]
     shown = answer(
         token(HOSTILE, neighbors=[hostile], documents=[share], candidates=candidates),
         token(" bad", 0.0, p=1e-9, by_memory=rival, candidates=candidates),
         prompt=HOSTILE,
+        contradictions=contradictions,
     )
     frame = views.frame({"lm": shown, "knn": shown}, {}, named=HOSTILE)
     assert "<" not in frame
@@ -76,11 +78,11 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     against = [
         token(word, 0.0, p=0.2, p_lm=0.2, p_knn=0.0, by_memory=rival) for word in (" bend", " it")
     ]
-    frame = views.frame({"text": answer(token(" to", 0.9), *against)}, {}, kind="explain")
-    page = drawing(frame)
-    # Two words in whose place the passage has others are one difference.
-    listed = "Your text: bend it · Source: straighten the cover (Error E941, page 3)"
-    assert shown(page, ".kl-differences") == listed
+    found = [Contradiction(" bend it", 1, rival)]
+    text = answer(token(" to", 0.9), *against, contradictions=found)
+    page = drawing(views.frame({"text": text}, {}, kind="explain"))
+    listed = "Your text: bend it · Source: straighten the cover\nError E941, page 3"
+    assert shown(page, ".kl-differences").startswith(listed)
     assert shown(page, ".kl-headline") == (
         "1 difference in 2 of 4 words that were compared with a passage. Nothing is known of "
         "the gray words, which were not compared."
@@ -93,12 +95,17 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     assert page.locator(".kl-panel .kl-sources").count() == 0
     assert page.locator(".kl-docs [data-document]").count() == 0
     # Nothing predicts the first word, which is compared with the next one.
-    page = drawing(views.frame({"text": answer(*against, prompt="Never")}, {}, kind="explain"))
-    assert shown(page, ".kl-differences").startswith("Your text: Never bend it · Source: straight")
+    text = answer(*against, prompt="Never", contradictions=found)
+    page = drawing(views.frame({"text": text}, {}, kind="explain"))
     assert shown(page, ".kl-headline").startswith("1 difference in all 3 words")
-    # If the passage has the first word as well, it is no part of the difference.
-    page = drawing(views.frame({"text": answer(*against, prompt="All")}, {}, kind="explain"))
-    assert shown(page, ".kl-differences") == listed
+    # A word of a prompt has no panel, and is marked where it stands.
+    found = [Contradiction("hill ", None, rival)]
+    text = answer(token(" is", 0.9), prompt="No hill, a hill", contradictions=found)
+    page = drawing(views.frame({"knn": text}, {}))
+    assert shown(page, ".kl-differences").startswith("This text: hill · Source: straighten")
+    assert page.locator(".kl-differences .kl-link").count() == 0
+    assert page.locator(".kl-prompt .kl-not").all_inner_texts() == ["hill"]
+    assert shown(page, ".kl-prompt") == "No hill, a hill"
 
 
 def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing):

@@ -13,7 +13,6 @@ import knn_logits
 from knn_logits import Trace, explain
 from knn_logits.engine.pieces import InnerText
 from knn_logits.evidence.quotation import Quotations
-from knn_logits.evidence.sources import contradiction, words_of
 from knn_logits.search.neighbors import Neighbors
 
 EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
@@ -25,15 +24,9 @@ def objections(explain, store):
 
     def found(text, stores=store, **settings):
         trace = explain(stores, text, **{**EVERY, **settings})
-        said = [(word, contradiction(word)) for word in words_of(trace[0].tokens)]
         return [
-            (
-                "".join(one.token for one in word).strip(),
-                rival.token.strip(),
-                rival.document.document,
-            )
-            for word, rival in said
-            if rival is not None
+            (one.words.strip(), one.by_memory.token.strip(), one.by_memory.document.document)
+            for one in trace[0].contradictions
         ]
 
     return found
@@ -82,7 +75,7 @@ def test_a_word_that_was_replaced_is_found(objections, document, own, other):
         (TEXTS[7].replace("each evening he lights", "each evening lights"),
          [("lights", "he lights", "7")]),
         (TEXTS[1].replace("clear the cable", "never clear the cable"),
-         [("never", "clear", "1"), ("clear", "clear", "1")]),
+         [("never clear", "clear", "1")]),
     ],
 )  # fmt: skip
 def test_only_what_a_text_quotes_otherwise_is_a_difference(objections, text, found):
@@ -112,7 +105,8 @@ FORM = "Title: The Bishop\nAuthor: Maira\nStatus: Final\nCreated: 1874\nType: Ha
 )
 def test_another_number_or_name_is_found_in_a_paraphrase(build, objections, tmp_path, text, found):
     said = objections(text, build([*TEXTS, FERRY, FORM], tmp_path / "s", **EVERY))
-    assert "".join(own for own, _, _ in said if own[:1].isupper() or own.isdigit()) == found
+    words = [word for own, _, _ in said for word in own.split()]
+    assert "".join(word for word in words if word[:1].isupper() or word.isdigit()) == found
 
 
 SHOW = "He may show(winch.first, winch.second, winch.third and the weather of the lamp)."
@@ -135,9 +129,9 @@ RIVALS = "The library does not compete with servers. It competes with {}."
     ("documents", "text", "found"),
     [
         # Other words at the beginning of a sentence.
-        (GATES, "Open the lid above 90 degrees.", "pen: Do not open"),
+        (GATES, "Open the lid above 90 degrees.", "Open: Do not open"),
         (GATES, "It is hot. Open the lid above 90 degrees", "Open: Do not open"),
-        (GATES, "Never open the lid above 90 degrees.", "ever: Do not"),
+        (GATES, "Never open the lid above 90 degrees.", "Never: Do not"),
         (GATES, "It is hot. Cats travel in kennels on deck three.", "Cats: Dogs"),
         (GATES, "Do not open the lid above 90 degrees.", ""),
         # So do other sentences begin, and other passages.
@@ -149,7 +143,7 @@ RIVALS = "The library does not compete with servers. It competes with {}."
         # What differs is elsewhere, too: in another sentence, another document or the same one.
         (GATES, "Others stand there 75 minutes before.", "75: 40"),
         ([f"He {LAMPS}", "He lights more than all."], f"He {ALL_LAMPS}",
-         "all: seven, seven: seven"),
+         "all seven: seven"),
         ([PART], PART.replace("VS-240", "VF-118"), "VF-118: VS-240"),
         ([PART], "The foam filter has the part number VS-240.", "VS-240: VF-118"),
         ([HOURS.format("10:00", "17:30", "13:00", "18:00")],
@@ -158,12 +152,12 @@ RIVALS = "The library does not compete with servers. It competes with {}."
         ([WEIGHTS], WEIGHTS.replace("7.4", "9.1", 1).replace("9.1 kg |\n", "7.4 kg |\n"),
          "9.1: 7.4, 7.4: 9.1"),
         ([FREE], FREE.replace("is in", "is not in").replace("thus", "thus not"),
-         "not: in, in: in, not: free, free: free"),
+         "not in: in, not free: free"),
         # A short sentence behind one that the passage has, too.
         ([RIVALS.format("files")], RIVALS.format("banks"), "banks: files"),
         # An earlier sentence of the passage begins alike.
         ([f"The keeper is old. The keeper {LAMPS}"], f"The keeper never {LAMPS}",
-         "never: lights, lights: lights"),
+         "never lights: lights"),
         # A date opens a later sentence.
         ([f"A plate hangs there. {PLATE.format(1973)}", "Nobody came on 9 May."],
          f"Turn the key and wait for the bell. {PLATE.format(1978)}", "1978: 1973"),
@@ -313,8 +307,7 @@ def test_the_same_words_in_other_characters_are_no_difference(model, by_line, te
 
     def against(text):
         trace = explain(model, own, store, text, **EVERY)[0]
-        said = [(word, contradiction(word)) for word in words_of(trace.tokens)]
-        return [("".join(t.token for t in one).strip(), r.token.strip()) for one, r in said if r]
+        return [(one.words.strip(), one.by_memory.token.strip()) for one in trace.contradictions]
 
     assert against(text) == []
     assert against(text.replace("weather", "waves")) == [("waves", "weather")]

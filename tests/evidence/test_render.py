@@ -7,6 +7,7 @@ from rich.console import Console
 
 from knn_logits import Trace
 from knn_logits.evidence.records import (
+    Contradiction,
     DocumentShare,
     NeighborTrace,
     Rival,
@@ -18,11 +19,10 @@ from knn_logits.evidence.trace import show
 
 def test_words_that_one_passage_replaces_make_one_line():
     rival = Rival(" two cats", 0.5, DocumentShare("s", "b", "The b", None, 0.5), entry=3)
-    words = [
-        TokenTrace(text, 0, 0.1, 0.1, 0.0, 0.5, 0.0, by_memory=rival) for text in (" ten", " dogs")
-    ]
+    words = [TokenTrace(text, 0, 0.1, 0.1, 0.0, 0.5, 0.0) for text in (" ten", " dogs")]
+    contradictions = [Contradiction(" ten dogs", 0, rival)]
     console = Console(file=io.StringIO(), width=200)
-    show(Trace([SequenceTrace("", words)]), 3, console)
+    show(Trace([SequenceTrace("", words, contradictions=contradictions)]), 3, console)
     lines = [line for line in console.file.getvalue().splitlines() if "the memory says" in line]
     assert len(lines) == 1
     assert lines[0].startswith("ten dogs: the memory says 'two cats'")

@@ -139,9 +139,6 @@ def test_what_the_memory_has_to_do_with_a_word():
     rival = Rival(" y", 0.99, DocumentShare("s", "b", "The b", None, 0.99), entry=3)
     against = TokenTrace(" x", 0, 4e-7, 8e-7, 0.0, 0.5, 0.0, by_memory=rival)
     assert against.meaning == "contradicted"
-    assert "x: the memory says 'y' (most words around are the same, by The b)" in to_html(
-        Trace([SequenceTrace("", [against])])
-    ).replace("&#x27;", "'")
 
 
 def voted(text, *votes):

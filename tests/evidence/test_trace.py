@@ -10,7 +10,6 @@ from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor, Trace, explain
 from knn_logits.errors import StorageError, TraceError
-from knn_logits.evidence.sources import contradiction, words_of
 from knn_logits.evidence.trace import to_html
 
 
@@ -173,12 +172,39 @@ def test_a_prompt_is_apart_from_the_answer_where_other_text_follows_it(
     assert (sequence.prompt, sequence.apart) == (prompt, apart)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "found"),
+    [
+        ("The harbour crane lifts twelve", []),
+        ("The harbour winch lifts twelve", [("winch", None, "crane", "0")]),
+        (
+            "The chronicle says that King Maira founded",
+            [("King", None, "Queen", "2"), ("tn", 1, "town", "2"), ("lear", 8, "year", "2")],
+        ),
+    ],
+)
+def test_a_text_that_was_generated_is_compared_with_its_prompt(
+    model, tokenizer, store, prompt, found
+):
+    """The memory goes on with a passage, though the prompt has said otherwise before."""
+    inputs = tokenizer(prompt, return_tensors="pt")
+    with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
+        output = knn.generate(**inputs, max_new_tokens=12, do_sample=False)
+        (sequence,) = knn.trace(output, tokenizer)
+    rivals = [(one.words.strip(), one.token, one.by_memory) for one in sequence.contradictions]
+    assert [
+        (words, token, rival.token.strip(), rival.document.document)
+        for words, token, rival in rivals
+    ] == found
+    flagged = {place for place, token in enumerate(sequence.tokens) if token.by_memory}
+    assert flagged.issuperset(token for _, token, _ in rivals if token is not None)
+    assert bool(flagged) == (len(found) > 1)
+
+
 def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
     text = TEXTS[4].replace("weather", "waves")
     trace = explain(model, tokenizer, store, text, k=400, lmbda=0.3, temperature=1000.0)
-    (found,) = (
-        rival for word in words_of(trace[0].tokens) if (rival := contradiction(word)) is not None
-    )
+    (found,) = (one.by_memory for one in trace[0].contradictions)
     assert tokenizer.decode(store.passage(found.entry).token) in found.token
     assert 0.0 < found.p < 1.0
     said = "waves: the memory says 'weather' (most words around are the same, by 4)"

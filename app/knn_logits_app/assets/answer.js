@@ -17,16 +17,6 @@ const read = (side, kind) => {
   return { side, states, words, spans: side.trace ? spansOf(words, states) : [] };
 };
 
-// Groups the words in whose place a passage has others: [{ words, against }].
-const differencesOf = (known) => {
-  const groups = [];
-  known.words.filter((word) => word.text && word.meaning === "contradicted").forEach((word) => {
-    if (groups.at(-1)?.against.entry === word.against.entry) groups.at(-1).words.push(word);
-    else groups.push({ words: [word], against: word.against });
-  });
-  return groups;
-};
-
 const readable = (word) => /[\p{L}\p{N}]/u.test(word.text);
 
 // Returns how many words begin two texts alike, and the word from which on they differ, if they do: blanks
@@ -58,7 +48,7 @@ const headline = (data, known, same, other) => {
     const opening = readable({ text: known.side.prompt }) ? 1 : 0, all = words.length + opening;
     const compared = words.filter((word) => word.compared).length + (words[0]?.compared ? opening : 0);
     if (!compared) return [h("b", {}, "Nothing was compared"), ": the sentences are too short, or too different from the passages that were found."];
-    const different = differencesOf(known).length, some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
+    const different = known.side.trace.contradictions.length, some = `${compared === all ? "all" : `${compared} of`} ${count(all, "word")}`;
     const said = different ? `${count(different, "difference")} in ${some} that were compared with a passage` : `The same in a passage: ${some}`;
     return [h("b", {}, said), ".", compared < all ? " Nothing is known of the gray words, which were not compared." : ""];
   }
@@ -129,11 +119,23 @@ const footer = (side, { tools }) => {
   return parts.length ? h("div", { class: "kl-foot" }, parts, tools) : null;
 };
 
+// The text before an answer. Words that a passage contradicts are marked.
+const promptOf = ({ prompt, trace }) => {
+  const parts = [];
+  for (const { words } of (trace?.contradictions ?? []).filter(({ token }) => token === null).reverse()) {
+    const word = words.trim(), at = prompt.lastIndexOf(word);
+    if (at < 0) continue;
+    parts.unshift(h("span", { class: "kl-not" }, word), prompt.slice(at + word.length));
+    prompt = prompt.slice(0, at);
+  }
+  return [prompt, ...parts];
+};
+
 const column = (name, known, options) => {
   const { side } = known;
   return h("article", { class: `kl-answer kl-side-${name}` }, h("h2", {}, options.title ?? TITLES[name]),
     h("div", { class: "kl-text", dir: "auto" },
-      side.prompt ? h("span", { class: `kl-prompt${known.words[0]?.compared ? " kl-compared" : ""}` }, side.prompt) : null,
+      side.prompt ? h("span", { class: `kl-prompt${known.words[0]?.compared ? " kl-compared" : ""}` }, promptOf(side)) : null,
       textOf(known, options), side.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" })),
     footer(side, options));
 };

@@ -38,17 +38,16 @@ const mount = (element, props, trigger, watch) => {
       button(label, () => press(pressed), { class: "kl-link" }));
   };
 
-  // Lists what the text says otherwise than the passages that it quotes.
+  // Lists where passages say otherwise. Words of a prompt have no panel that could be opened.
   const differences = () => {
-    const found = differencesOf(view.known);
-    if (view.data.kind !== "explain" || !found.length) return null;
-    // Nothing predicts the first word. It differs as well, unless the passage has it.
-    const { prompt } = view.known.side, ends = (text) => text?.trimEnd().toLowerCase().endsWith(prompt.trim().toLowerCase());
-    const before = (first, against) => (first.number || ends(against.passage?.before) ? "" : prompt);
-    return h("ul", { class: "kl-differences", "aria-label": "Differences" }, found.map(({ words: mine, against }) =>
-      h("li", {}, "Your text: ", button([before(mine[0], against), ...mine.map((one) => one.space + one.text)].join("").trim(), () => view.opened === mine[0].number || open(mine[0].number), { class: "kl-link" }),
-        " · Source: ", h("b", {}, visible(against.token).trim()),
-        against.document === null ? null : h("span", { class: "kl-share" }, ` (${against.passage?.title ?? documentOf(view.known.side.trace, against.document).name})`))));
+    const { contradictions } = view.known.side.trace;
+    const opening = (words, token) => {
+      const word = token !== null && view.known.words.find((one) => one.tokens.includes(token));
+      return word ? button(words, () => view.opened === word.number || open(word.number), { class: "kl-link" }) : h("b", {}, words);
+    };
+    return contradictions.length ? h("ul", { class: "kl-differences", "aria-label": "Differences" }, contradictions.map(({ words, token, by_memory: against }) =>
+      h("li", {}, h("span", {}, view.data.kind === "explain" ? "Your text: " : "This text: ", opening(visible(words).trim(), token),
+        " · Source: ", h("b", {}, visible(against.token).trim())), placeOf(against, view)))) : null;
   };
 
   const draw_panel = () => {

@@ -48,11 +48,13 @@ const excerpt = ({ before, word, after }) => {
 // Says what the memory has in a word's place, and shows the passage that says it.
 const objection = (word, view) => {
   if (!word.against) return null;
-  const { token, document, entry, passage, length } = word.against;
+  const { token, passage } = word.against;
   const line = ["The memory says ", h("b", {}, visible(token).trim()), " here. The words around it are the same in this passage:"];
   return h("div", { class: "kl-against" }, h("p", {}, line),
-    document === null ? null : documentLine(document, passage, [entry, length], view), passage && excerpt(passage));
+    placeOf(word.against, view), passage && excerpt(passage));
 };
+// The line of the document that has other words.
+const placeOf = ({ document, entry, passage, length }, view) => documentLine(document.document, passage, [entry, length], view);
 
 // The passage of a document that has the word, or else one that has a piece of it.
 const shownOf = (word, { number }, { states }) => {
@@ -120,12 +122,11 @@ const panelOf = (word, view) => {
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
-    h("p", { class: "kl-with" }, word.against ? [shareLine(word, view.known.states), " "] : null,
-      span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
+    h("p", { class: "kl-with" }, span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
       `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${word.tokens.length > 1 ? "at this piece" : "here"}.`),
     turning(trace.tokens[word.piece]),
     h("div", { class: "kl-cols" },
-      comes && h("div", {}, h("h4", {}, "Where it comes from"), comes),
+      comes && h("div", {}, h("h4", {}, word.against ? "The same word elsewhere" : "Where it comes from"), comes),
       h("div", {}, h("h4", {}, "What else might have stood here"),
         candidates.length ? chart(word.piece, view) : h("p", {}, "Not known."))));
 };

@@ -107,6 +107,6 @@ const traced = (token) => ({
   id: token.token_id,
   share: token.influence,
   documents: new Map(token.documents.map((one) => [one.document, one.share])),
-  rival: token.by_memory && { ...token.by_memory, document: token.by_memory.document?.document ?? null },
+  rival: token.by_memory,
   candidates: token.candidates.map((one) => ({ ...one, id: one.token_id })),
 });
