@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from itertools import islice, product
 from typing import Any
 
+from knn_logits.engine.tokens import special_ids
+
 # Some tokenizers decode a token by the tokens before it. This number is enough, if the first of
 # them begins a character: Llama's tokenizer has a token for each byte of a rare character, and
 # decodes a row of these to nothing but U+FFFD if the row does not begin with a whole one.
 _CONTEXT = 8
 _CUT = "\ufffd"
+# The text in place of a special token, which ends a paragraph.
+_GAP = "\n\n"
 # Number of tokens from which a text that says U+FFFD has it.
 _MOST_WAITING = 4 * _CONTEXT
 # Where more tokens at an end say U+FFFD, the text itself has it.
@@ -94,10 +98,10 @@ class TextAfter:
 
 
 class InnerText:
-    """Tells the text of some tokens as it is within a longer text."""
+    """Tells the text of some tokens as it is within a longer text. Special tokens are a gap."""
 
     def __init__(self, tokenizer: Any, ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._special = tokenizer, special_ids(tokenizer)
         words = (
             token for token in dict.fromkeys(ids) if decoded(tokenizer, [token]).strip().isalpha()
         )
@@ -109,8 +113,10 @@ class InnerText:
         for token in set(ids) - self._known.keys():
             self._known[token] = self._texts([token])[0]
         texts = [self._known[token] for token in ids]
-        cut = any(_CUT in text for text in texts)
-        return self._texts(ids) if cut or not self._behind else texts
+        if any(_CUT in text for text in texts) or not self._behind:
+            texts = self._texts(ids)
+        special = (token in self._special for token in ids)
+        return [_GAP if gap else text for gap, text in zip(special, texts, strict=True)]
 
     def _texts(self, ids: Sequence[int]) -> list[str]:
         return token_texts(self._tokenizer, [*self._behind, *ids])[len(self._behind) :]

@@ -206,7 +206,7 @@ class Tracer:
         for at, choice in enumerate(chosen, start=first):
             if choice.lmbda > 0.0:
                 quotations.look(np.array(ids), at, choice.neighbors, choice.log_weights)
-        return self.compared(sequence, ids, quotations)[0]
+        return self.compared(sequence, ids, quotations)
 
     def quotations(self, ids: list[int], given: int = 0) -> Quotations | None:
         """Prepares a comparison of a text with its neighbors; None for other than causal models."""
@@ -218,12 +218,8 @@ class Tracer:
 
     def compared(
         self, sequence: SequenceTrace, ids: list[int], quotations: Quotations
-    ) -> tuple[SequenceTrace, set[int], set[int]]:
-        """Adds to a trace what the passages have in place of the text's words.
-
-        Returns:
-            The trace, and the places of words as in `Quotations.compare`.
-        """
+    ) -> SequenceTrace:
+        """Adds to a trace which words a passage has in the same sentence, and which it has not."""
         tokens, found = list(sequence.tokens), list[Contradiction]()
         first = len(ids) - len(tokens)
         differences, same, elsewhere = quotations.compare(np.array(ids))
@@ -251,8 +247,12 @@ class Tracer:
                 # White space in a token of its own is no word.
                 if tokens[place].token.strip():
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
-            found.append(Contradiction(difference.words, at[0] if at else None, by_memory))
-        return replace(sequence, tokens=tokens, contradictions=found), same, elsewhere
+            found.append(Contradiction(difference.words.strip(), at[0] if at else None, by_memory))
+        tokens = [
+            replace(token, verbatim=place in same, elsewhere=place in elsewhere)
+            for place, token in enumerate(tokens, start=first)
+        ]
+        return replace(sequence, tokens=tokens, contradictions=found)
 
     def recorded(
         self,

@@ -169,9 +169,4 @@ class _Reading:
         sequence = SequenceTrace(self._words[0] if opening else "", self._tokens)
         if self._quotations is None:
             return sequence
-        sequence, same, elsewhere = self._tracer.compared(sequence, self._ids, self._quotations)
-        tokens = [
-            replace(token, verbatim=place in same, elsewhere=place in elsewhere)
-            for place, token in enumerate(sequence.tokens, start=1)
-        ]
-        return replace(sequence, tokens=tokens)
+        return self._tracer.compared(sequence, self._ids, self._quotations)

@@ -10,7 +10,10 @@ from conftest import TEXTS
 
 from knn_logits import KNNLogitsProcessor, Trace, explain
 from knn_logits.errors import StorageError, TraceError
+from knn_logits.evidence.sources import main_sources
 from knn_logits.evidence.trace import to_html
+
+EVERY = {"k": 400, "lmbda": 0.3, "temperature": 1000.0}
 
 
 def test_the_passage_holds_the_word(traced, tokenizer):
@@ -196,14 +199,33 @@ def test_a_text_that_was_generated_is_compared_with_its_prompt(
         (words, token, rival.token.strip(), rival.document.document)
         for words, token, rival in rivals
     ] == found
+    assert all(token.by_memory for token in sequence.tokens[:4] if token.elsewhere)
     flagged = {place for place, token in enumerate(sequence.tokens) if token.by_memory}
     assert flagged.issuperset(token for _, token, _ in rivals if token is not None)
     assert bool(flagged) == (len(found) > 1)
 
 
+def test_words_from_a_sentence_about_something_else_are_told_apart(model, tokenizer, store):
+    """The memory brings them, and their passages do not speak for the text."""
+    inputs = tokenizer("A cat sleeps and", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
+        output = knn.generate(**inputs, max_new_tokens=8, do_sample=False)
+        (sequence,) = knn.trace(output, tokenizer)
+    assert {token.meaning for token in sequence.tokens} >= {"changed"}
+    assert all(token.elsewhere for token in sequence.tokens if token.token.strip())
+    assert main_sources(sequence, 5) == []
+
+
+def test_a_special_token_is_no_word_of_a_sentence(model, tokenizer, store):
+    ids = [*tokenizer(TEXTS[4])["input_ids"], tokenizer.eos_token_id]
+    *tokens, end = explain(model, tokenizer, store, ids, **EVERY)[0].tokens
+    assert end.special
+    assert all(token.verbatim for token in tokens)
+
+
 def test_the_trace_says_what_the_passage_has(model, tokenizer, store, tmp_path):
     text = TEXTS[4].replace("weather", "waves")
-    trace = explain(model, tokenizer, store, text, k=400, lmbda=0.3, temperature=1000.0)
+    trace = explain(model, tokenizer, store, text, **EVERY)
     (found,) = (one.by_memory for one in trace[0].contradictions)
     assert tokenizer.decode(store.passage(found.entry).token) in found.token
     assert 0.0 < found.p < 1.0
