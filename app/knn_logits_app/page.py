@@ -83,9 +83,8 @@ def _controls(server: Server) -> Controls:
     stores = page_parts.unchecked(  # they are checked against the datastores of this visitor
         gr.CheckboxGroup(names, value=library.chosen, label="Documents", elem_id="stores")
     )
-    own = "decided for each word" if library.memory.gate else "the documents’ own"
     strength = gr.Radio(
-        [(own, page_parts.OWN_SETTINGS), ("fixed", page_parts.FIXED_SETTINGS)],
+        [("automatic", page_parts.OWN_SETTINGS), ("fixed", page_parts.FIXED_SETTINGS)],
         value=page_parts.OWN_SETTINGS,
         label="Memory strength (λ)",
         elem_id="strength",

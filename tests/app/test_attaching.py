@@ -77,7 +77,7 @@ def test_documents_of_ones_own_are_attached_asked_and_private(visit, served, tmp
     one.write("")
     expect(page.locator("#answers .kl-error")).to_contain_text("empty")
     one.write("The lighthouse of Orrin Bay was")
-    expect(page.get_by_label("the documents’ own")).to_be_checked()
+    expect(page.get_by_label("automatic")).to_be_checked()
     expect(text_of(page)).to_contain_text("painted blue.")
     open_word(page, "painted")
     expect(page.locator("#answers .kl-panel")).to_contain_text("light.md")

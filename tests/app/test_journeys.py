@@ -117,7 +117,7 @@ def test_the_memory_is_of_several_datastores(one):
 def test_settings_do_what_they_say_and_go_back(one):
     page = one.page
     expect(page.locator("#strength")).to_contain_text("Memory strength (λ)")
-    own, chronicle = page.get_by_label("the documents’ own"), page.get_by_label("chronicle")
+    own, chronicle = page.get_by_label("automatic"), page.get_by_label("chronicle")
     expect(own).to_be_checked()
     expect(page.locator("#lmbda")).to_be_hidden()
     page.get_by_label("fixed").check()
@@ -177,7 +177,7 @@ def test_a_gate_decides_for_each_word_until_a_number_is_fixed(library, visit, tm
     with serving(gated) as (url, _):
         one = visit(url=url)
         page = one.page
-        expect(page.get_by_label("decided for each word")).to_be_checked()
+        expect(page.get_by_label("automatic")).to_be_checked()
         expect(page.locator("#lmbda")).to_be_hidden()
         panel = page.locator("#answers .kl-with")
         open_word(page, "")
