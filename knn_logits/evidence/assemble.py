@@ -248,8 +248,14 @@ class Tracer:
                 if tokens[place].token.strip():
                     tokens[place] = replace(tokens[place], by_memory=by_memory)
             found.append(Contradiction(difference.words.strip(), at[0] if at else None, by_memory))
+        unlike, elsewhere = (elsewhere, set()) if quotations.given else (set(), elsewhere)
         tokens = [
-            replace(token, verbatim=place in same, elsewhere=place in elsewhere)
+            replace(
+                token,
+                verbatim=place in same,
+                elsewhere=place in elsewhere,
+                unlike=place in unlike,
+            )
             for place, token in enumerate(tokens, start=first)
         ]
         return replace(sequence, tokens=tokens, contradictions=found)

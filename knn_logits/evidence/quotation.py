@@ -77,7 +77,7 @@ class Quotations:
         without: Collection[str] = (),
         given: int = 0,
     ) -> None:
-        self._stores, self._text, self._without, self._given = stores, text, without, given
+        self._stores, self._text, self._without, self.given = stores, text, without, given
         self._bounds = np.cumsum([0, *(len(store) for store in stores)])
         self._near: _Places = {}
         self._pairs: _Places | None = None
@@ -124,13 +124,13 @@ class Quotations:
         """
         found, same, elsewhere = list[Difference](), set[int](), set[int]()
         following: list[_Sentence] = []
-        for mine in _pieces(words_in(self._text.parts(ids.tolist())), unfinished=self._given > 0):
-            if mine.words[-1].last <= self._given:
+        for mine in _pieces(words_in(self._text.parts(ids.tolist())), unfinished=self.given > 0):
+            if mine.words[-1].last <= self.given:
                 continue
             # An approximate search may miss the passage's next sentence.
             candidates = [*following, *self._candidates(mine, self._near)]
             found_it = any(bares(one.words) == bares(mine.words) for one in candidates)
-            if not found_it and not self._given:
+            if not found_it and not self.given:
                 candidates += self._candidates(mine, self._pairs_near(ids))
             content = _content(mine.words)
             about = (

@@ -158,7 +158,8 @@ class TokenTrace:
         verbatim: Whether the sentence of a passage that is most like the text's sentence has its
             word here, too, whatever the vote says.
         elsewhere: Whether no sentence of a passage has its word beside most of the longer words of
-            the text's sentence, so that what it means there may not hold here.
+            the text's sentence. Only a text that is explained has such words.
+        unlike: The same of a token that was generated. Its passages may speak of something else.
         special: Whether it is a token of the tokenizer's own, such as the end of a text. It
             belongs to no word, and has no part in a text's documents.
     """
@@ -179,6 +180,7 @@ class TokenTrace:
     special: bool = False
     verbatim: bool = False
     elsewhere: bool = False
+    unlike: bool = False
 
     @property
     def meaning(self) -> Meaning:
@@ -187,13 +189,13 @@ class TokenTrace:
         "contradicted": the text quotes a passage that has other words here.
         "changed": the memory brought this token. The model alone would have chosen another token.
         "agreed": the memory supports this token. The model alone would have chosen it as well.
-        "own": the token is the model's own.
+        "own": the token is the model's own, or passages have its word elsewhere only.
         """
         if self.p is None or self.p_knn is None or self.p_lm is None:
             return "own"
         if self.by_memory is not None:
             return "contradicted"
-        if self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
+        if self.elsewhere or self.influence < LEAST_INFLUENCE or self.p <= self.p_lm:
             return "own"
         return "agreed" if self.by_model is None else "changed"
 

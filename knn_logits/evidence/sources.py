@@ -129,8 +129,8 @@ def main_sources(sequence: SequenceTrace, number: int) -> list[Source]:
 
 def source_of(tokens: Sequence[TokenTrace]) -> Source | None:
     """Finds the document with the largest share in all tokens of a word."""
-    meanings = {"elsewhere" if token.elsewhere else token.meaning for token in tokens}
-    supported = meanings & {"changed", "agreed"} and not meanings & {"contradicted", "elsewhere"}
+    meanings = {token.meaning for token in tokens}
+    supported = meanings & {"changed", "agreed"} and "contradicted" not in meanings
     strongest = word_sources(tokens, 1) if supported else []
     return strongest[0] if strongest and strongest[0].document.share >= LEAST_INFLUENCE else None
 

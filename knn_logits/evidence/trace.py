@@ -40,7 +40,7 @@ _LEVELS = (
     (0.05, "underline grey58"),
 )
 ALONE = "nothing near: no passage has a part in these words"
-_AGREED, _ELSEWHERE, _CONTRADICTED = "underline", "yellow4", "bold underline red"
+_AGREED, _UNLIKE, _CONTRADICTED = "underline", "yellow4", "bold underline red"
 _LEGEND = ("≥75%", "≥50%", "≥25%", "≥5%")
 # The most documents that a text's last line names, and the share below which it only counts them.
 _DOCUMENTS, _MIN_LISTED_SHARE = 5, 0.01
@@ -138,8 +138,8 @@ def _terminal_style(tokens: Sequence[TokenTrace]) -> str:
     meanings = {token.meaning for token in tokens}
     if "contradicted" in meanings:
         return _CONTRADICTED
-    if any(token.elsewhere for token in tokens):
-        return _ELSEWHERE if "changed" in meanings else ""
+    if "changed" in meanings and any(token.unlike for token in tokens):
+        return _UNLIKE
     share = share_of(tokens)
     if "changed" not in meanings:
         return _AGREED if share >= LEAST_INFLUENCE and "agreed" in meanings else ""
@@ -163,7 +163,7 @@ def _legend() -> Text:
     levels = [(name, style) for name, (_, style) in zip(_LEGEND, _LEVELS, strict=True)]
     meanings = [
         ("agreed", _AGREED),
-        ("from a sentence about something else", _ELSEWHERE),
+        ("from a sentence unlike this one", _UNLIKE),
         ("contradicted", _CONTRADICTED),
     ]
     line = Text("brought by the memory, its share in the word: ", style="dim")

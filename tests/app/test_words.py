@@ -93,11 +93,10 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], elsewhere=True), kind="explain")
     elsewhere = "the passages with it are about something else: 90% by the memory"
     assert found["words"][0][1:] == ["kl-w", elsewhere]
-    # A word that was brought from there is marked and counted.
-    found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], elsewhere=True, changed=True))
-    assert found["words"][0][1:] == ["kl-w kl-aside", elsewhere]
-    said = "The memory brought 1 of 1 word (1 from passages about something else)."
-    assert found["headline"] == said
+    # A word that was generated is marked and counted.
+    found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], unlike=True, changed=True))
+    assert found["words"][0][1] == "kl-w kl-changed kl-unlike"
+    assert found["headline"] == "The memory brought 1 of 1 word (1 from sentences unlike this one)."
 
 
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():

@@ -199,21 +199,21 @@ def test_a_text_that_was_generated_is_compared_with_its_prompt(
         (words, token, rival.token.strip(), rival.document.document)
         for words, token, rival in rivals
     ] == found
-    assert all(token.by_memory for token in sequence.tokens[:4] if token.elsewhere)
+    assert all(token.by_memory for token in sequence.tokens[:4] if token.unlike)
     flagged = {place for place, token in enumerate(sequence.tokens) if token.by_memory}
     assert flagged.issuperset(token for _, token, _ in rivals if token is not None)
     assert bool(flagged) == (len(found) > 1)
 
 
-def test_words_from_a_sentence_about_something_else_are_told_apart(model, tokenizer, store):
+def test_words_from_a_sentence_unlike_this_one_are_told_apart(model, tokenizer, store):
     """The memory brings them, and their passages do not speak for the text."""
     inputs = tokenizer("A cat sleeps and", return_tensors="pt")
     with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
         output = knn.generate(**inputs, max_new_tokens=8, do_sample=False)
         (sequence,) = knn.trace(output, tokenizer)
     assert {token.meaning for token in sequence.tokens} >= {"changed"}
-    assert all(token.elsewhere for token in sequence.tokens if token.token.strip())
-    assert main_sources(sequence, 5) == []
+    assert all(token.unlike for token in sequence.tokens if token.token.strip())
+    assert main_sources(sequence, 5)  # They caused the words all the same.
 
 
 def test_a_special_token_is_no_word_of_a_sentence(model, tokenizer, store):

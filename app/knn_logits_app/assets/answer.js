@@ -36,8 +36,8 @@ const headline = (data, known, same, other) => {
   const of = (meaning, from = 0) => words.filter((one) => one.meaning === meaning && one.number >= from).length;
   const { alike, parting } = other ? partingOf(known, other) : { alike: 0 };
   // A sampled text may have the same word, though it was not the likeliest to the model alone.
-  const agreed = of("agreed"), aside = words.filter((one) => one.aside && one.number >= alike).length;
-  const changed = of("changed", alike) + aside;
+  const agreed = of("agreed"), unlike = words.filter((one) => one.unlike && one.number >= alike).length;
+  const changed = of("changed", alike);
   if (data.kind === "without") {
     const others = known.words.filter((one) => readable(one) && !same?.[one.number]).length;
     return [h("b", {}, others ? `Without it ${others} of ${words.length} words differ`
@@ -54,7 +54,7 @@ const headline = (data, known, same, other) => {
     return [h("b", {}, said), ".", compared < all ? " Nothing is known of the gray words, which were not compared." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
-  const and = `${aside ? ` (${aside} from passages about something else)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
+  const and = `${unlike ? ` (${unlike} from sentences unlike this one)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
   const brought = `memory brought ${changed ? `${changed} of ${count(words.length, "word")}` : "no word"}`;
   if (parting) return [h("b", {}, `The texts differ from “${parting}” on`), `${changed ? ": " : ", but "}the ${brought}`, and];
   return [h("b", {}, changed ? `The ${brought}` : "The memory changed no word"), and];
@@ -64,7 +64,7 @@ const legend = (kind) => {
   const item = (name, label) => h("span", { class: `kl-w ${name}`, style: "--kl-part: .5" }, label);
   const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
   return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "stronger: more of it",
-    item("kl-not", "a passage says otherwise"), kind === "explain" ? "gray: not compared" : item("kl-aside", "from a passage about something else"),
+    item("kl-not", "a passage says otherwise"), kind === "explain" ? "gray: not compared" : item("kl-unlike", "from a sentence unlike this one"),
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
@@ -74,7 +74,7 @@ const look = (word, same) => {
   if (word.meaning === "contradicted") names.push("kl-not");
   if (same) names.push("kl-same");
   if (word.compared) names.push("kl-compared");
-  if (word.aside) names.push("kl-aside");
+  if (word.unlike) names.push("kl-unlike");
   return names.join(" ");
 };
 const SAYS = {

@@ -122,7 +122,7 @@ const panelOf = (word, view) => {
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
-    h("p", { class: "kl-with" }, word.meaning === "elsewhere" ? "The passages with it are about something else. " : null,
+    h("p", { class: "kl-with" }, word.unlike ? "The sentences with it are unlike this one, and may mean something else. " : null,
       span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
       `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${word.tokens.length > 1 ? "at this piece" : "here"}.`),
     turning(trace.tokens[word.piece]),

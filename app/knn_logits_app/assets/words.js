@@ -36,7 +36,6 @@ const judged = (word, states) => {
   const decisive = brought.length ? brought : word.tokens;
   const share = Math.min(...decisive.map((one) => states[one].share));
   let meaning = ["changed", "agreed"].find(has) ?? "own";
-  const aside = meaning === "changed" && mine.some((one) => one.elsewhere);
   if (share < LEAST) meaning = "own";
   else if (mine.some((one) => one.elsewhere)) meaning = "elsewhere";
   else if (/\p{N}/u.test(word.text) && mine[0].neighbors && !passagesOf(word, states).length) meaning = "pieces";
@@ -45,7 +44,7 @@ const judged = (word, states) => {
   const telling = ["contradicted", "changed"].map((name) => decisive.filter((one) => states[one].meaning === name));
   const piece = (telling.find((some) => some.length) ?? decisive).reduce((one, two) => (states[two].share < states[one].share ? two : one));
   const compared = Boolean(against) || mine.every((one) => one.verbatim);
-  return { ...word, share, meaning, against, aside: aside && meaning === "elsewhere", compared, decisive, piece };
+  return { ...word, share, meaning, against, unlike: meaning === "changed" && mine.some((one) => one.unlike), compared, decisive, piece };
 };
 
 // Returns the documents that have a share in every decisive token of a word, with their shares in its
