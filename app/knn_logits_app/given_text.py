@@ -57,7 +57,7 @@ def build_evaluate(server: Server, controls: Controls) -> None:
         server, controls, "evaluate", output, measured, partial(views.notice, kind="error"),
         label="A text to predict",
         placeholder="Paste a text that the documents do not contain.",
-        info="A text copied from the documents has too good a result: the memory knows its words.",
+        info="A text copied from the documents gets too good a result: the memory knows its words.",
         lines=5,
         max_length=MOST_MEASURED,
     )  # fmt: skip
@@ -125,7 +125,7 @@ def measured_html(
     line = (
         f"The memory {verb} the perplexity of “{begins}” ({total.tokens:,} tokens) {by}: "
         f"{alone:,.3g} by the model alone, {mixed:,.3g} with the memory. "
-        "Perplexity: among how many words the model wavers at each word. Lower is better."
+        "Perplexity is the number of words that the model hesitates between. Lower is better."
     )
     if total.overlap:
         line += f" But {overlap_words(total.overlap)}, so other text gains less."

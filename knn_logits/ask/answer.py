@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-NO_ANSWER = "No passage surely answers this."
+NO_ANSWER = "No passage clearly answers this."
 # It stands in what a model writes that was told to say so of the passages that it read.
 DECLINED = "no passage answers this"
 AROUND = "This is the passage around the last answer."
-ALONE = "No passage surely answers this: the model answers without the documents."
+ALONE = "No passage clearly answers this: the model answers without the documents."
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ def test_a_build_has_ten_times_the_time_of_an_answer(session, visitors, monkeypa
 def test_a_text_is_measured(session):
     html = measured_html(session, MEASURED, Lookup(("manual",)), Deadline(60))
     assert f"lowers the perplexity of “{MEASURED[:43]} …” (" in html
-    assert "Perplexity: among how many words the model wavers at each word." in html
+    assert "Perplexity is the number of words that the model hesitates between." in html
     assert "in the datastore" not in html
     held = json.loads((TINY / "manual.jsonl").read_text().splitlines()[0])["text"]
     for text, share in ((held, "all"), (20 * f"{MEASURED} " + held, r"\d+%")):

@@ -57,7 +57,7 @@ def test_a_decline_claims_only_that_no_passage_surely_answers(
     )
     for words, question in (("quote", NOWHERE), ("write", QUESTION)):
         answer = asking(words=words).answer(question)
-        assert (answer.text, answer.answered) == ("No passage surely answers this.", False)
+        assert (answer.text, answer.answered) == ("No passage clearly answers this.", False)
 
 
 def test_the_model_answers_alone_only_if_that_is_asked_for(asking, model, tokenizer):

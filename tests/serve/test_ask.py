@@ -45,7 +45,7 @@ def test_a_document_s_sentence_is_the_answer(asked):
 def test_the_nearest_sentences_are_no_answer(asked):
     question = "Which queen drank of the golden river in the morning?"
     found = ask(asked, question).choices[0]
-    assert found.message.content.startswith("No passage surely answers this.\n\n\u2060(Perhaps: “")
+    assert found.message.content.startswith("No passage clearly answers this.\n\n\u2060(Perhaps: “")
     sources = found.model_extra["sources"]
     assert (sources["answered"], sources["alone"]) == (False, False)
     streamed = ask(asked, question, stream=True)

@@ -95,7 +95,7 @@ def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit)
 def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     """One that no document has, one that nothing comes near, and one in the model's own words."""
     reply = chat.ask(MISSING)
-    expect(reply.locator(".kl-alone")).to_have_text("No passage surely answers this.")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
     expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps an answer:")
     mark = reply.locator("details").first.locator("mark")
     assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
@@ -114,7 +114,7 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
     reply = chat.ask(GENERAL)
-    expect(reply.locator(".kl-alone")).to_have_text("No passage surely answers this.")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
     expect(reply.locator("details")).to_have_count(0)
     monkeypatch.setattr("knn_logits.ask.asking.reads", lambda *_: True)
     reply = chat.ask(QUEEN)
@@ -175,7 +175,7 @@ def test_a_row_of_a_table_has_the_names_of_its_columns_and_is_marked_where_it_st
     drawer = chat.page.get_by_role("dialog")
     named, row = "filter: HK-30; color: green", "| HK-30 | green |"
     reply = chat.ask("Which green queen founded the town of Oldenport?")
-    expect(reply.locator(".kl-alone")).to_have_text("No passage surely answers this.")
+    expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
     expect(reply.locator(".kl-perhaps")).to_have_text(named)
     expect(reply.locator(".kl-from").nth(1)).to_have_text("It is from:")
     expect(reply.locator("summary")).to_contain_text(named)

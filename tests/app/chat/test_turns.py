@@ -49,7 +49,7 @@ def test_turns_are_sent_along_by_keys_and_survive_a_reload_until_a_new_chat(chat
     expect(chat.log.locator("> li")).to_have_count(1)
     expect(chat.log).to_have_attribute("aria-busy", "false")
     # Of two questions only what is quoted has marks.
-    said = f"“{TEXTS[2]}” {MISSING} No passage surely answers this."
+    said = f"“{TEXTS[2]}” {MISSING} No passage clearly answers this."
     expect(chat.ask(f"{QUEEN} {MISSING}").locator(".kl-quoted")).to_have_text(said)
 
 
@@ -70,7 +70,7 @@ def test_a_question_is_stopped_or_replaced_and_then_takes_no_turn(chat, held):
     held.clear()
     chat.send(QUEEN)
     expect(chat.turn()).to_contain_text("Looking in the documents")
-    expect(chat.ask(MISSING)).to_contain_text("No passage surely answers this.")
+    expect(chat.ask(MISSING)).to_contain_text("No passage clearly answers this.")
     expect(chat.log.locator("> li")).to_have_count(3)
     expect(chat.turn(1)).to_contain_text("another question was asked")
     asked = [one["event_data"] for one in sent if "event_data" in one]
