@@ -205,7 +205,8 @@ class Tracer:
             return sequence
         for at, choice in enumerate(chosen, start=first):
             if choice.lmbda > 0.0:
-                quotations.look(np.array(ids), at, choice.neighbors, choice.log_weights)
+                neighbors, weights = choice.neighbors.to("cpu"), choice.log_weights.cpu()
+                quotations.look(np.array(ids), at, neighbors, weights)
         return self.compared(sequence, ids, quotations)
 
     def quotations(self, ids: list[int], given: int = 0) -> Quotations | None:
