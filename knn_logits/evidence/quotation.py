@@ -132,7 +132,9 @@ class Quotations:
             found_it = any(bares(one.words) == bares(mine.words) for one in candidates)
             if not found_it and not self.given:
                 candidates += self._candidates(mine, self._pairs_near(ids))
-            content = _content(mine.words)
+            # What a model wrote it may have copied, which says nothing of what the text is about.
+            given = [word for word in mine.words if word.first < self.given]
+            content = _content(given) or _content(mine.words)
             about = (
                 one for one in candidates if 2 * len(content & _content(one.words)) > len(content)
             )
@@ -145,9 +147,9 @@ class Quotations:
                 same |= set(best.same())
             for word in mine.words:
                 if word.bare not in known:
-                    elsewhere |= set(range(word.first, word.last)) - same
+                    elsewhere.update(range(word.first, word.last))
         differing = {place for one in found for place in range(one.first, one.last)}
-        return found, same - differing, elsewhere
+        return found, same - differing, elsewhere if self.given else elsewhere - same
 
     def _pairs_near(self, ids: Array) -> _Places:
         """The places of two tokens of the text in a row, which the search may miss, by place."""

@@ -205,14 +205,15 @@ def test_a_text_that_was_generated_is_compared_with_its_prompt(
     assert bool(flagged) == (len(found) > 1)
 
 
-def test_words_from_a_sentence_unlike_this_one_are_told_apart(model, tokenizer, store):
-    """The memory brings them, and their passages do not speak for the text."""
-    inputs = tokenizer("A cat sleeps and", return_tensors="pt")
+@pytest.mark.parametrize("prompt", ["A cat sleeps and", "Sleep needs oil of"])
+def test_words_from_a_sentence_unlike_this_one_are_told_apart(model, tokenizer, store, prompt):
+    """Words that the memory copies from a passage do not make it one about the prompt."""
+    inputs = tokenizer(prompt, return_tensors="pt")
     with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
         output = knn.generate(**inputs, max_new_tokens=8, do_sample=False)
         (sequence,) = knn.trace(output, tokenizer)
     assert {token.meaning for token in sequence.tokens} >= {"changed"}
-    assert all(token.unlike for token in sequence.tokens if token.token.strip())
+    assert all(token.unlike for token in sequence.tokens[:4])
     assert main_sources(sequence, 5)  # They caused the words all the same.
 
 
