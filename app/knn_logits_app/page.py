@@ -83,10 +83,12 @@ def _controls(server: Server) -> Controls:
     stores = page_parts.unchecked(  # they are checked against the datastores of this visitor
         gr.CheckboxGroup(names, value=library.chosen, label="Documents", elem_id="stores")
     )
+    bare = [name for name, store in library.stores.items() if store.gate_arrays is None]
     strength = gr.Radio(
         [("automatic", page_parts.OWN_SETTINGS), ("fixed", page_parts.FIXED_SETTINGS)],
         value=page_parts.OWN_SETTINGS,
         label="Memory strength (λ)",
+        info=f"Not calibrated, λ is the same for all words: {', '.join(bare)}" if bare else None,
         elem_id="strength",
     )
     values = values_of(library.store)

@@ -71,9 +71,10 @@ def build(server: Server, controls: Controls) -> Any:
             for path in paths:
                 Path(path).unlink(missing_ok=True)
 
-    def on_detach(request: gr.Request) -> tuple[Any, Any]:
+    def on_detach(before: Any, request: gr.Request) -> tuple[Any, Any]:
         server.visitors.forget(request.session_hash)
-        boxes = gr.CheckboxGroup(choices=list(library.stores), value=library.chosen)
+        chosen = [name for name in library.stores if name in (before or ())] or library.chosen
+        boxes = gr.CheckboxGroup(choices=list(library.stores), value=chosen)
         return boxes, gr.Button(visible=False)
 
     asking = output.ask(
@@ -84,7 +85,10 @@ def build(server: Server, controls: Controls) -> Any:
         **page_parts.MODEL,
     )
     page_parts.at_end(asking, "knnLogits.asked();")
-    detach.click(on_detach, None, [controls.stores, detach], **page_parts.LIGHT)
+    # The documents that were chosen before any were attached are chosen again.
+    js = "() => [knnLogits.theChat.before]"
+    shown = [controls.stores, detach]
+    detach.click(on_detach, controls.stores, shown, js=js, **page_parts.LIGHT)
     places = [output, controls.stores, controls.strength, detach]
     validator = page_parts.stopping_first(server, "build")
     attach.upload(on_attach, [attach], places, validator=validator, **page_parts.LONG)

@@ -29,7 +29,7 @@ _SCRIPTS = (
 )  # fmt: skip
 _NAMES = (
     "mount, drawer, controls, know, alone, fromLink, runLink, chat, asked, reading, "
-    "addressOf, rendered, read, look, hint, headline"
+    "theChat, addressOf, rendered, read, look, hint, headline"
 )
 _MAX_DOCUMENTS = 64  # of a token
 # These characters stay in a text: white space, and the joiners that many scripts need.

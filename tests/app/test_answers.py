@@ -87,7 +87,7 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
         "1 difference in 2 of 4 words that were compared with a passage. Nothing is known of "
         "the gray words, which were not compared."
     )
-    said = "The memory says straighten the cover here."
+    said = "A passage says straighten the cover in a sentence like this one:"
     assert shown(page, ".kl-panel .kl-against p").startswith(said)
     # The passage comes first, with its place and all of its words, and no other document beside it.
     assert shown(page, ".kl-panel .kl-against .kl-doc b") == "Error E941, page 3"
@@ -99,13 +99,14 @@ def test_a_word_beside_a_quoted_passage_says_what_the_passage_has(drawing):
     page = drawing(views.frame({"text": text}, {}, kind="explain"))
     assert shown(page, ".kl-headline").startswith("1 difference in all 3 words")
     # A word of a prompt has no panel, and is marked where it stands.
-    found = [Contradiction("hill ", None, rival)]
-    text = answer(token(" is", 0.9), prompt="No hill, a hill", contradictions=found)
+    found = [Contradiction("hill", None, rival), Contradiction("the inn is", 0, rival)]
+    prompt = "No hill, a hill is the inn"
+    text = answer(token(" is", 0.9), prompt=prompt, contradictions=found)
     page = drawing(views.frame({"knn": text}, {}))
     assert shown(page, ".kl-differences").startswith("This text: hill · Source: straighten")
-    assert page.locator(".kl-differences .kl-link").count() == 0
-    assert page.locator(".kl-prompt .kl-not").all_inner_texts() == ["hill"]
-    assert shown(page, ".kl-prompt") == "No hill, a hill"
+    assert page.locator(".kl-differences .kl-link").count() == 1
+    assert page.locator(".kl-prompt .kl-not").all_inner_texts() == ["hill", "the inn"]
+    assert shown(page, ".kl-prompt") == prompt
 
 
 def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing):
@@ -160,7 +161,10 @@ def test_the_headline_is_true_of_both_texts(drawing):
     assert "from “three” on" in headline(own, [" one", " two", " three"])
     assert "from “two” on" in headline(own, [" one"])
     assert "from “.” on" in headline(own, [" one", " two", "."])
-    assert headline(own, [" one", " two"]) == "The memory changed no word."
+    assert (
+        headline(own, [" one", " two"])
+        == "The memory changed no word: no passage speaks for this text."
+    )
     # Sampling may draw the same text from both distributions.
     drawn = [token(" one", 0.9, changed=True), token(" two", 0.9)]
     assert headline(drawn, [" one", " two"]) == "The memory changed no word, and agreed to 1."
@@ -182,13 +186,22 @@ def test_a_text_that_was_stopped_differs_only_in_what_it_has(drawing):
         }
         return shown(drawing(views.frame(sides, {})), ".kl-headline")
 
-    assert headline(own[:2], own, "knn") == "The memory changed no word."
-    assert headline(own, [" The", " pu"], "lm knn") == "The memory changed no word."
+    assert (
+        headline(own[:2], own, "knn")
+        == "The memory changed no word: no passage speaks for this text."
+    )
+    assert (
+        headline(own, [" The", " pu"], "lm knn")
+        == "The memory changed no word: no passage speaks for this text."
+    )
     assert headline([*own[:3], " red"], own[:2], "lm") == "The memory brought 1 of 4 words."
     red = "The texts differ from “red” on: the memory brought 2 of 5 words."
     assert headline([*own[:3], " red", " now"], [*own, " too"], "lm") == red
     # A blank is no difference, and no word to name.
-    assert headline([*own, "\n"], own) == "The memory changed no word."
+    assert (
+        headline([*own, "\n"], own)
+        == "The memory changed no word: no passage speaks for this text."
+    )
     assert headline([*own[:3], " ", "4"], own[:3]).startswith("The texts differ from “4” on")
     # A text that ended by itself is shorter than the other.
     assert headline(own[:2], own, "lm").startswith("The texts differ from “is” on")
@@ -209,7 +222,8 @@ def test_signs_of_markdown_are_shown_as_what_they_mean():
     text = "# A *kiln*\nOld\n===\n\n- **warm** `x*y` [here](u)\n  * a**b**c 2 * 3 **kwargs"
     shown = Node().evaluate("(text) => plain(knnLogits.rendered(text).flat(9))", text)
     assert shown == (
-        "<b>A *kiln*</>\n<b>Old</>\n\n• <b>warm</> <code>x*y</> here\n  • a**b**c 2 * 3 **kwargs"
+        "<b>A <i>kiln</></>\n<b>Old</>\n\n• <b>warm</> <code>x*y</> here\n"
+        "  • a**b**c 2 * 3 **kwargs"
     )
 
 
@@ -220,4 +234,7 @@ def test_a_word_without_a_vote_says_so(drawing):
         assert page.locator(".kl-panel").count() == 0
         words(page).click()
         assert said in shown(page, ".kl-panel")
-        assert shown(page, ".kl-headline") == "The memory changed no word."
+        assert (
+            shown(page, ".kl-headline")
+            == "The memory changed no word: no passage speaks for this text."
+        )

@@ -151,6 +151,10 @@ def test_what_is_attached_is_named_in_full_and_detached(visit, served, tmp_path)
     names = ["report_of_the_year_signed_final_version.txt", "minutes_of_the_meeting_in_march.txt"]
     for name in names:
         (tmp_path / name).write_text(f"The {name[:7]} is in the archive.")
+    page.locator("#open-settings").click()
+    page.get_by_label("chronicle").check()
+    page.get_by_label("manual").uncheck()
+    page.keyboard.press("Escape")
     one.attach(*(tmp_path / name for name in names))
     page.locator("#open-settings").click()
     expect(boxes.last).to_have_text(", ".join(names))
@@ -160,7 +164,9 @@ def test_what_is_attached_is_named_in_full_and_detached(visit, served, tmp_path)
     detach.click()
     expect(detach).to_be_hidden()
     expect(boxes).to_have_text(["manual", "chronicle"])
-    expect(page.get_by_label("manual")).to_be_checked()
+    # What was chosen before is chosen again.
+    expect(page.get_by_label("chronicle")).to_be_checked()
+    expect(page.get_by_label("manual")).not_to_be_checked()
     eventually(lambda: not any(one.folder for one in served[1].visitors.by_session.values()))
     # Nothing is lost by leaving now.
     one.open()

@@ -27,7 +27,7 @@ def test_a_text_is_compared_with_the_documents(one):
     expect(headline.locator("b")).to_have_text(said)
     explain(one, "The remedy for E941 is to bend the right bearing.")
     panel = page.locator("#explained .kl-panel")
-    expect(panel).to_contain_text("The memory says straighten here")
+    expect(panel).to_contain_text("A passage says straighten in a sentence like this one")
     assert panel.locator("h3").inner_text() == "bend"
     expect(panel.locator(".kl-against")).to_contain_text("Error E941")
     style = "(one) => getComputedStyle(one).textDecorationStyle"

@@ -28,8 +28,8 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     expect(text_of(page)).to_contain_text("adjust the front hose")
     expect(text_of(page, "lm")).not_to_contain_text("adjust the front hose")
     expect(page.locator("#answers .kl-headline")).to_have_text(
-        "The texts differ from “adjust” on: the memory brought 3 of 4 words (3 from sentences "
-        "unlike this one), and agreed to 1."
+        "The texts differ from “adjust” on: the memory brought 3 of 4 words (3 dotted: from "
+        "sentences unlike this one), and agreed to 1."
     )
     changed = page.locator("#answers .kl-side-knn .kl-changed").all_inner_texts()
     assert changed == ["adjust", "front", "hose"]

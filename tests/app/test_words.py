@@ -88,7 +88,7 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     assert found["words"][0][2] == "brought by the memory: 90% by the memory"
     # A number that no passage has may be wrong.
     found = drawn(token(" K", 0.9, [other], changed=True), token("-96", 0.4))
-    assert found["headline"] == "The memory changed no word."
+    assert found["headline"] == "The memory changed no word: no passage speaks for this text."
     assert found["words"][0][1:] == ["kl-w", "no passage has the whole number: 40% by the memory"]
     found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], elsewhere=True), kind="explain")
     elsewhere = "the passages with it are about something else: 90% by the memory"
@@ -96,7 +96,10 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     # A word that was generated is marked and counted.
     found = drawn(token(" 96", 0.9, [neighbor(word=" 96")], unlike=True, changed=True))
     assert found["words"][0][1] == "kl-w kl-changed kl-unlike"
-    assert found["headline"] == "The memory brought 1 of 1 word (1 from sentences unlike this one)."
+    assert (
+        found["headline"]
+        == "The memory brought 1 of 1 word (1 dotted: from sentences unlike this one)."
+    )
 
 
 def test_a_word_that_the_memory_makes_less_likely_is_not_called_brought_by_it():

@@ -54,9 +54,10 @@ const headline = (data, known, same, other) => {
     return [h("b", {}, said), ".", compared < all ? " Nothing is known of the gray words, which were not compared." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
-  const and = `${unlike ? ` (${unlike} from sentences unlike this one)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
+  const and = `${unlike ? ` (${unlike} dotted: from sentences unlike this one)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
   const brought = `memory brought ${changed ? `${changed} of ${count(words.length, "word")}` : "no word"}`;
   if (parting) return [h("b", {}, `The texts differ from “${parting}” on`), `${changed ? ": " : ", but "}the ${brought}`, and];
+  if (!changed && !agreed) return [h("b", {}, "The memory changed no word"), ": no passage speaks for this text."];
   return [h("b", {}, changed ? `The ${brought}` : "The memory changed no word"), and];
 };
 
@@ -124,8 +125,11 @@ const footer = (side, { tools }) => {
 // The text before an answer. Words that a passage contradicts are marked.
 const promptOf = ({ prompt, trace }) => {
   const parts = [];
-  for (const { words } of (trace?.contradictions ?? []).filter(({ token }) => token === null).reverse()) {
-    const word = words.trim(), at = prompt.lastIndexOf(word);
+  for (const { words, token } of [...trace?.contradictions ?? []].reverse()) {
+    // The last difference may go on in the answer.
+    const begun = [...words.matchAll(/\s+/g)].map(({ index }) => words.slice(0, index));
+    const word = token === null ? words : token ? null : begun.findLast((one) => prompt.endsWith(one));
+    const at = word ? prompt.lastIndexOf(word) : -1;
     if (at < 0) continue;
     parts.unshift(h("span", { class: "kl-not" }, word), prompt.slice(at + word.length));
     prompt = prompt.slice(0, at);

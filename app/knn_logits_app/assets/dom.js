@@ -41,13 +41,13 @@ const visible = (token) => {
 };
 
 // Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML.
-const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
+const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|(?<![\w*])\*(\S|[^\s*][^*\n]*[^\s*])\*(?![\w*])|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
 const rendered = (text) => {
   const parts = [];
   let end = 0;
   for (const found of text.matchAll(MARKDOWN)) {
-    const [whole, heading, title, strong, code, indent, label] = found, bold = heading ?? title ?? strong;
-    parts.push(text.slice(end, found.index), bold ? h("b", {}, rendered(bold)) : code ? h("code", {}, code)
+    const [whole, heading, title, strong, code, slanted, indent, label] = found, bold = heading ?? title ?? strong;
+    parts.push(text.slice(end, found.index), bold ? h("b", {}, rendered(bold)) : code ? h("code", {}, code) : slanted ? h("i", {}, slanted)
       : indent === undefined ? label : `${indent}• `);
     end = found.index + whole.length;
   }

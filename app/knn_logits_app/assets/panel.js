@@ -49,7 +49,7 @@ const excerpt = ({ before, word, after }) => {
 const objection = (word, view) => {
   if (!word.against) return null;
   const { token, passage } = word.against;
-  const line = ["The memory says ", h("b", {}, visible(token).trim()), " here. The words around it are the same in this passage:"];
+  const line = ["A passage says ", h("b", {}, visible(token).trim()), " in a sentence like this one:"];
   return h("div", { class: "kl-against" }, h("p", {}, line),
     placeOf(word.against, view), passage && excerpt(passage));
 };
@@ -123,7 +123,7 @@ const panelOf = (word, view) => {
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
     h("p", { class: "kl-with" }, word.unlike ? "The sentences with it are unlike this one, and may mean something else. " : null,
-      span && span.words.length > 1 ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
+      span && span.words.length > 1 && !word.unlike ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
       `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${word.tokens.length > 1 ? "at this piece" : "here"}.`),
     turning(trace.tokens[word.piece]),
     h("div", { class: "kl-cols" },
