@@ -211,7 +211,7 @@ def check_model(
     if error > SAME_WEIGHTS:
         logger.warning(
             "the model's keys (%s in %s) differ by %.1f%% from those of %s (%s in %s), so some "
-            "of its neighbors differ",
+            "of its neighbors differ: build the datastore with this model to find the same",
             mine.engine, mine.dtype, 100 * error, store.folder, theirs.engine, theirs.dtype,
         )  # fmt: skip
 

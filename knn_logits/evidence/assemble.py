@@ -20,7 +20,7 @@ from knn_logits.engine.pieces import (
     whole_characters,
 )
 from knn_logits.engine.tokens import special_ids
-from knn_logits.evidence.quotation import Quotations
+from knn_logits.evidence.quotation import Difference, Quotations
 from knn_logits.evidence.recording import Chosen, Recording
 from knn_logits.evidence.records import (
     Candidate,
@@ -31,7 +31,7 @@ from knn_logits.evidence.records import (
     SequenceTrace,
     TokenTrace,
 )
-from knn_logits.evidence.token_documents import DocumentVotes, passages_of, votes_by_document, where
+from knn_logits.evidence.token_documents import passages_of, votes_by_document, where
 from knn_logits.evidence.trace import Trace
 from knn_logits.locks import cached_property
 from knn_logits.metrics import as_distance
@@ -151,7 +151,7 @@ class Tracer:
             influence=influence,
             neighbors=passages,
             retrieval=retrieval,
-            documents=[_share_of(self.memory, votes) for votes in documents],
+            documents=[_share_of(self.memory, *votes[:3]) for votes in documents],
             by_model=by_model,
             candidates=[Candidate(text_after(votes), votes, *p) for votes, *p in chosen.candidates],
             special=special,
@@ -203,10 +203,11 @@ class Tracer:
         quotations = self.quotations(ids, first)
         if quotations is None:
             return sequence
+        text = np.array(ids)
         for at, choice in enumerate(chosen, start=first):
             if choice.lmbda > 0.0:
                 neighbors, weights = choice.neighbors.to("cpu"), choice.log_weights.cpu()
-                quotations.look(np.array(ids), at, neighbors, weights)
+                quotations.look(text, at, neighbors, weights)
         return self.compared(sequence, ids, quotations)
 
     def quotations(self, ids: list[int], given: int = 0) -> Quotations | None:
@@ -225,24 +226,7 @@ class Tracer:
         first = len(ids) - len(tokens)
         differences, same, elsewhere = quotations.compare(np.array(ids))
         for difference in differences:
-            store = self.memory.stores[difference.store]
-            words = store.tokens[difference.begin : difference.end].tolist()
-            before = ids[: difference.first]
-            document = store.documents[store.documents.at_token(difference.begin)]
-            # A document's first token is not an entry.
-            begin = np.array([max(difference.begin, document.first + 1)])
-            p, length = difference.p_knn, difference.end - int(begin[0])
-            entry = int(store.contexts.entries_of(begin, np.ones(1, np.int64))[0])
-            by_memory = Rival(
-                parts_of(self.tokenizer, [*before, *words], (len(before),))[1],
-                p,
-                DocumentShare(
-                    self.memory.name_of(store), document.id, document.title, document.uri, p
-                ),
-                entry,
-                self.passage(store, entry, p, length=length),
-                length,
-            )
+            by_memory = self._rival(difference, ids[: difference.first])
             at = range(max(difference.first - first, 0), difference.last - first)
             for place in at:
                 # White space in a token of its own is no word.
@@ -251,15 +235,28 @@ class Tracer:
             found.append(Contradiction(difference.words.strip(), at[0] if at else None, by_memory))
         unlike, elsewhere = (elsewhere, set()) if quotations.given else (set(), elsewhere)
         tokens = [
-            replace(
-                token,
-                verbatim=place in same,
-                elsewhere=place in elsewhere,
-                unlike=place in unlike,
-            )
-            for place, token in enumerate(tokens, start=first)
+            replace(one, verbatim=at in same, elsewhere=at in elsewhere, unlike=at in unlike)
+            for at, one in enumerate(tokens, start=first)
         ]
         return replace(sequence, tokens=tokens, contradictions=found)
+
+    def _rival(self, difference: Difference, before: list[int]) -> Rival:
+        """The words of a passage in place of those after the tokens before them."""
+        store, p = self.memory.stores[difference.store], difference.p_knn
+        words = store.tokens[difference.begin : difference.end].tolist()
+        number = int(store.documents.at_token(difference.begin))
+        # A document's first token is not an entry.
+        begin = max(difference.begin, store.documents[number].first + 1)
+        length = difference.end - begin
+        entry = int(store.contexts.entries_of(np.array([begin]), np.ones(1, np.int64))[0])
+        return Rival(
+            parts_of(self.tokenizer, [*before, *words], (len(before),))[1],
+            p,
+            _share_of(self.memory, store, number, p),
+            entry,
+            self.passage(store, entry, p, length=length),
+            length,
+        )
 
     def recorded(
         self,
@@ -287,12 +284,12 @@ class Tracer:
 def shares_by_document(memory: Memory, entries: Array, shares: Array) -> list[DocumentShare]:
     """Sums the shares of entries, [entries] each, by their documents, the largest first."""
     votes = votes_by_document(entries, shares, memory.retriever.locate)
-    return [_share_of(memory, document) for document in votes]
+    return [_share_of(memory, *one[:3]) for one in votes]
 
 
-def _share_of(memory: Memory, votes: DocumentVotes) -> DocumentShare:
-    document, name = votes.store.documents[votes.number], memory.name_of(votes.store)
-    return DocumentShare(name, document.id, document.title, document.uri, votes.share)
+def _share_of(memory: Memory, store: Datastore, number: int, share: float) -> DocumentShare:
+    document, name = store.documents[number], memory.name_of(store)
+    return DocumentShare(name, document.id, document.title, document.uri, share)
 
 
 def _occurrences(neighbors: Neighbors) -> dict[int, int]:

@@ -129,10 +129,10 @@ class Quotations:
                 continue
             # An approximate search may miss the passage's next sentence.
             candidates = [*following, *self._candidates(mine, self._near)]
-            found_it = any(bares(one.words) == bares(mine.words) for one in candidates)
-            if not found_it and not self.given:
+            is_found = any(bares(one.words) == bares(mine.words) for one in candidates)
+            if not is_found and not self.given:
                 candidates += self._candidates(mine, self._pairs_near(ids))
-            # What a model wrote it may have copied, which says nothing of what the text is about.
+            # A model may have copied the words that it wrote, so the prompt says the subject.
             given = [word for word in mine.words if word.first < self.given]
             content = _content(given) or _content(mine.words)
             about = (

@@ -46,7 +46,7 @@ const mount = (element, props, trigger, watch) => {
       return word ? button(words, () => view.opened === word.number || open(word.number), { class: "kl-link" }) : h("b", {}, words);
     };
     return contradictions.length ? h("ul", { class: "kl-differences", "aria-label": "Differences" }, contradictions.map(({ words, token, by_memory: against }) =>
-      h("li", {}, h("span", {}, view.data.kind === "explain" ? "Your text: " : "This text: ", opening(visible(words).trim(), token),
+      h("li", {}, h("span", {}, view.data.kind === "explain" ? "Your text: " : "This text: ", opening(visible(words), token),
         " · Source: ", h("b", {}, visible(against.token).trim())), placeOf(against, view)))) : null;
   };
 

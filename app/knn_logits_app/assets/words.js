@@ -40,7 +40,7 @@ const judged = (word, states) => {
   else if (mine.some((one) => one.elsewhere)) meaning = "elsewhere";
   else if (/\p{N}/u.test(word.text) && mine[0].neighbors && !passagesOf(word, states).length) meaning = "pieces";
   if (has("contradicted")) meaning = "contradicted";
-  const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).rival : null;
+  const against = meaning === "contradicted" ? mine.find((one) => one.meaning === meaning).by_memory : null;
   const telling = ["contradicted", "changed"].map((name) => decisive.filter((one) => states[one].meaning === name));
   const piece = (telling.find((some) => some.length) ?? decisive).reduce((one, two) => (states[two].share < states[one].share ? two : one));
   const compared = Boolean(against) || mine.every((one) => one.verbatim);
@@ -107,6 +107,5 @@ const traced = (token) => ({
   id: token.token_id,
   share: token.influence,
   documents: new Map(token.documents.map((one) => [one.document, one.share])),
-  rival: token.by_memory,
   candidates: token.candidates.map((one) => ({ ...one, id: one.token_id })),
 });
