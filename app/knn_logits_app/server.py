@@ -15,7 +15,6 @@ from typing import Any
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
-import torch
 from gradio import route_utils
 from gradio.queueing import ProcessTime
 from gradio.utils import get_upload_folder
@@ -68,7 +67,6 @@ def prepare(
     # deleted when this process ends.
     os.environ.setdefault("GRADIO_TEMP_DIR", str(private_folder() / "uploads"))
     _separate_uploads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // at_once))
     if limits is None:
         context = library.context or 1024
         limits = Limits(prompt_tokens=min(512, context), new_tokens=min(256, context // 2))
