@@ -215,6 +215,8 @@ def _print_source(source: Source, console: Console, several: bool) -> None:
     if pairs:
         p_lm, p = (sum(map(float, column)) / len(pairs) for column in zip(*pairs, strict=True))
         line.append(f"  p_LM {p_lm:.3f} → p {p:.3f}", style="dim")
+    if any(token.unlike for token in source.tokens):
+        line.append("  from a sentence unlike this one", style=_UNLIKE)
     console.print(line)
     neighbor = source.neighbor
     if neighbor is None:

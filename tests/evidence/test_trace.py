@@ -206,15 +206,23 @@ def test_a_text_that_was_generated_is_compared_with_its_prompt(
 
 
 @pytest.mark.parametrize("prompt", ["A cat sleeps and", "Sleep needs oil of"])
-def test_words_from_a_sentence_unlike_this_one_are_told_apart(model, tokenizer, store, prompt):
+def test_words_from_a_sentence_unlike_this_one_are_told_apart(
+    model, tokenizer, store, capsys, prompt
+):
     """Words that the memory copies from a passage do not make it one about the prompt."""
     inputs = tokenizer(prompt, return_tensors="pt")
     with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
         output = knn.generate(**inputs, max_new_tokens=8, do_sample=False)
-        (sequence,) = knn.trace(output, tokenizer)
+        trace = knn.trace(output, tokenizer)
+    (sequence,) = trace
     assert {token.meaning for token in sequence.tokens} >= {"changed"}
     assert all(token.unlike for token in sequence.tokens[:4])
     assert main_sources(sequence, 5)  # They caused the words all the same.
+    trace.show()
+    _, legend, *sources = capsys.readouterr().out.splitlines()
+    said = "from a sentence unlike this one"
+    assert said in legend
+    assert any(said in line for line in sources)
 
 
 def test_a_special_token_is_no_word_of_a_sentence(model, tokenizer, store):
