@@ -145,8 +145,11 @@ class Quotations:
             if best:
                 found += (replace(one, p_knn=self._p_knn(one)) for one in best.differences())
                 same |= set(best.same())
-            for word in mine.words:
-                if word.bare not in known:
+            for word in mine.words if content else ():
+                # The end of a generated text may cut its last word.
+                is_cut = self.given > 0 and word.last == len(ids)
+                begun = is_cut and any(one.startswith(word.bare) for one in known)
+                if word.bare not in known and not begun:
                     elsewhere.update(range(word.first, word.last))
         differing = {place for one in found for place in range(one.first, one.last)}
         return found, same - differing, elsewhere if self.given else elsewhere - same

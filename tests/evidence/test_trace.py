@@ -225,6 +225,16 @@ def test_words_from_a_sentence_unlike_this_one_are_told_apart(
     assert any(said in line for line in sources)
 
 
+@pytest.mark.parametrize("number", [2, 6])
+def test_a_word_that_the_end_cuts_is_from_its_sentence(model, tokenizer, store, number):
+    inputs = tokenizer("The harbour crane lifts twelve crates", return_tensors="pt")
+    with KNNLogitsProcessor(model, store, lmbda=0.95, temperature=0.5) as knn:
+        output = knn.generate(**inputs, max_new_tokens=number, do_sample=False)
+        (sequence,) = knn.trace(output, tokenizer)
+    assert " an hour. Its".startswith(sequence.text)
+    assert not any(token.unlike for token in sequence.tokens)
+
+
 def test_a_special_token_is_no_word_of_a_sentence(model, tokenizer, store):
     ids = [*tokenizer(TEXTS[4])["input_ids"], tokenizer.eos_token_id]
     *tokens, end = explain(model, tokenizer, store, ids, **EVERY)[0].tokens
