@@ -112,8 +112,8 @@ def _packed(answer: Answer) -> dict[str, Any]:
         "parts": _parts(answer),
         "answered": answer.answered,
         "quoted": answer.quoted,
-        "note": answer.note if answer.around else "",
-        "table": answer.quoted and any(map(_is_row, answer.passages)),
+        "note": answer.note if answer.answered else "",
+        "table": answer.quoted and any(_is_row(row) for row in answer.passages if row.read),
         "passages": [_passage(row) for row in answer.passages],
     }
 

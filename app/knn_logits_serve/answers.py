@@ -101,7 +101,7 @@ def sources_json(end: End) -> dict[str, Any] | None:
     """Returns the sources of an answer for a client."""
     if end.answer is not None:
         fields = end.answer.to_dict()
-        names = ("answered", "quoted", "alone", "note", "passages")
+        names = ("answered", "quoted", "caution", "alone", "note", "passages")
         return {name: fields[name] for name in names}
     sequence = within(end)
     if sequence is None:

@@ -8,8 +8,12 @@ from typing import Any
 NO_ANSWER = "No passage clearly answers this."
 # It stands in what a model writes that was told to say so of the passages that it read.
 DECLINED = "no passage answers this"
-AROUND = "This is the passage around the last answer."
 ALONE = "No passage clearly answers this: the model answers without the documents."
+_CAUTIONS = {
+    None: "",
+    "around": "This is the passage around the last answer.",
+    "doubtful": "This comes nearest, and may not answer the question.",
+}
 
 
 @dataclass(frozen=True)
@@ -71,28 +75,29 @@ class Answer:
         text: The answer: a sentence of a document, what the model writes, or that there is none.
         answered: Whether passages answer it.
         quoted: Whether the text is a sentence of a document, word for word.
-        around: Whether the text is the passage around the last answer, and may not have a reason.
+        caution: Why the quotation may not answer it: it is the passage "around" the last answer, or
+            it is "doubtful", hardly nearer than an answer needs. None otherwise.
         alone: Whether the model wrote the text without a passage.
         tokens: The tokens that the model wrote after reading passages.
-        passages: The passages that were read. If none answers, the nearest ones, at most three.
+        passages: The passages that were read; up to three near ones where none clearly answers.
     """
 
     question: str
     text: str
     answered: bool = False
     quoted: bool = False
-    around: bool = False
+    caution: str | None = None
     alone: bool = False
     tokens: list[AnswerToken] = field(default_factory=list)
     passages: list[PassageEffect] = field(default_factory=list)
 
     @property
     def note(self) -> str:
-        """Text beside the answer: the nearest sentences, or what it is if no sentence answers."""
+        """Text beside the answer: a caution, or the nearest sentences if none answers."""
         if self.alone:
             return ALONE
         if self.answered:
-            return AROUND if self.around else ""
+            return _CAUTIONS[self.caution]
         return "\n".join(f"Perhaps: “{row.sentence}” [{row.title}]" for row in self.passages)
 
     def to_dict(self) -> dict[str, Any]:

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 # Sentences that are found; passages that are shown where none answers, and their similarity.
 _FOUND_SENTENCES, _NEAR_PASSAGES, _MIN_SIMILARITY = 24, 3, 0.1
+# An answer whose margin is less is shown with a caution and alternatives.
+_CLEAR_MARGIN = 0.15
 
 
 class Asking:
@@ -122,21 +124,27 @@ class Asking:
         # A question without a word of its own, such as "Why?", is about the last reply.
         alone = bool(history) and not self._ranking.content_words(question)
         again = alone and bool(found) and found[0].sentence.text in history[-1]["content"]
-        answers = again or self._ranking.margin(found) >= 0
+        margin = self._ranking.margin(found)
+        answers = again or margin >= 0
         if not answers and self.config.outside == "decline":
             return self._declined(question, found)
         words = self.config.words
         if answers and (words == "quote" or (words == "auto" and not self._reads)):
             best = found[0]
             text = best.passage.text if again else best.passage.completed(best.sentence, best.quote)
-            shown = [replace(self._shown(best), read=True)]
-            return Answer(question, text, True, quoted=True, around=again, passages=shown)
+            caution = "around" if again else "doubtful" if margin < _CLEAR_MARGIN else None
+            others = self._near(found) if caution == "doubtful" else []
+            first, *near = map(self._shown, self._passages([best, *others], _NEAR_PASSAGES))
+            shown = [replace(first, read=True), *near]
+            return Answer(question, text, True, quoted=True, caution=caution, passages=shown)
         return self._written(question, found if answers else [], history, settings)
 
     def _declined(self, question: str, found: Sequence[Found]) -> Answer:
+        return Answer(question, NO_ANSWER, passages=[*map(self._shown, self._near(found))])
+
+    def _near(self, found: Sequence[Found]) -> list[Found]:
         near = [row for row in found if row.similarity is None or row.similarity >= _MIN_SIMILARITY]
-        shown = [self._shown(row) for row in self._passages(near, _NEAR_PASSAGES)]
-        return Answer(question, NO_ANSWER, passages=shown)
+        return self._passages(near, _NEAR_PASSAGES)
 
     def _passages(self, found: Sequence[Found], number: int) -> list[Found]:
         """The best sentences, one of each passage."""
@@ -282,11 +290,9 @@ def _joined(parts: Sequence[Answer]) -> Answer:
     if len(parts) == 1:
         return parts[0]
     answered = [part for part in parts if part.answered] or parts
-    quotes = [f"“{part.text}”" if part.quoted and not part.around else part.text for part in parts]
-    texts = [
-        text if part.answered or part.alone else f"{part.question} {text}"
-        for part, text in zip(parts, quotes, strict=True)
-    ]
+    quotes = [f"“{part.text}”" if part.quoted else part.text for part in parts]
+    before = [one.note if one.answered else "" if one.alone else one.question for one in parts]
+    texts = [f"{said} {text}".strip() for said, text in zip(before, quotes, strict=True)]
     return Answer(
         question="",
         text="\n\n".join(texts),

@@ -111,7 +111,7 @@ def ask(
                 print_json(answer.to_dict())
                 return
             say(printable(answer.text))
-            if answer.alone:
+            if answer.note and (answer.answered or answer.alone):
                 say(f"({answer.note})")
             for line in passages_shown(answer):
                 say(f"\n{line}")

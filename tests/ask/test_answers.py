@@ -175,7 +175,7 @@ def test_questions_that_and_joins_are_answered_as_turns(asking):
     assert joined.text == asking().answer(f"{QUESTION} What does error code E42 mean?").text
     # A question may refer to the one before it.
     turns = asking().answer(f"{QUESTION} And when was it?")
-    assert turns.text == f"“{TEXTS[2]}”\n\n{TEXTS[2]}"
+    assert turns.text == f"“{TEXTS[2]}”\n\nThis is the passage around the last answer. “{TEXTS[2]}”"
     for one in ("When and where did the queen found it?", "Does Queen Maira found walls and what?"):
         assert questions_of(one, None) == [(one, "")]
 
@@ -293,7 +293,7 @@ def test_the_command_answers_a_question(run, model_folder, store):
     answer = run("ask", model_folder, str(store.folder), QUESTION, "--json").json
     assert answer["answered"]
     assert set(answer) == {
-        "question", "text", "answered", "quoted", "around", "alone", "tokens", "passages", "note",
+        "question", "text", "answered", "quoted", "caution", "alone", "tokens", "passages", "note",
     }  # fmt: skip
     assert "then a quoted question" in run.refused("ask", model_folder, store.folder).line
     empty = run.refused("ask", model_folder, store.folder, " ")

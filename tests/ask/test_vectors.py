@@ -262,6 +262,19 @@ def test_sentences_that_are_a_little_near_are_shown_beside_no_answer(
         assert [row.sentence for row in answer.passages] == shown
 
 
+@pytest.mark.parametrize(("closeness", "caution"), [(0.25, "doubtful"), (0.3, None)])
+def test_an_answer_that_is_hardly_near_enough_has_a_caution_and_alternatives(
+    closeness, caution, encoded, model, tokenizer, monkeypatch
+):
+    asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
+    closest_to(monkeypatch, lambda text: closeness * (text == FIRST[1]))
+    monkeypatch.setattr(Encoder, "similarities", lambda self, rows, query: np.full(len(rows), 0.2))
+    answer = asking.answer("And for children?")
+    assert (answer.text, answer.answered, answer.caution) == (FIRST[1], True, caution)
+    assert [row.read for row in answer.passages] == [True, *[False] * bool(caution)]
+    assert ("may not answer" in answer.note) == bool(caution)
+
+
 def test_the_best_sentences_are_compared_token_by_token(encoded, model, tokenizer, monkeypatch):
     asking = knn_logits.Asking(model, tokenizer, knn_logits.Memory(model, encoded))
     for first in (FIRST[1], "The crane lifts crates."):
