@@ -16,7 +16,7 @@ from knn_logits_app.visitors import Visitors
 
 # Who sets the memory's strength: the documents' own settings with their gate, or the visitor.
 OWN_SETTINGS, FIXED_SETTINGS = "own", "fixed"
-# What each setting does.
+# The effect of each setting.
 _ABOUT = {
     "lmbda": "0: the model alone. 1: the documents alone.",
     "k": "Places in the documents that vote on each word.",

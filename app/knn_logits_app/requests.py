@@ -28,7 +28,7 @@ class RequestError(KNNLogitsError):
 # The settings that a visitor may change, by name. λ comes first, with the largest effect.
 _DECLARED = settings_for("page")
 SETTINGS = {"lmbda": _DECLARED["lmbda"], **_DECLARED}
-# What the page calls them, and the fields of `Writing` that a visitor sets.
+# Their names on the page, and those of the fields of `Writing` that a visitor sets.
 LABELS = {
     "lmbda": "Strength of all words (λ)",
     "k": "Passages consulted (k)",

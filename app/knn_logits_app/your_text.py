@@ -31,7 +31,7 @@ SUFFIXES = (
     ".txt", ".md", ".jsonl", ".pdf", ".docx", ".epub", ".html", ".rst", ".json", ".csv",
     ".tex", ".py", ".ipynb", ".eml",
 )  # fmt: skip
-# What a reason says of an exception of Python.
+# The part of a reason that names an exception of Python.
 _EXCEPTION = re.compile(r" \(\w+: .*\)")
 # Files that begin like this are packed, and could grow a thousandfold when they are read.
 _PACKED = (b"\x1f\x8b", b"PAR1", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")

@@ -59,7 +59,7 @@ class VLLMModel(nn.Module):
         if name not in KEYS:
             raise ConfigError(
                 f"vLLM gives the states at {' and '.join(KEYS)}, not at {name}: build the "
-                "datastore with one of them"
+                "datastore with either key"
             )
         if name == "ffn_input" and not hasattr(self._runner, "knn_states"):
             if not self._runner.model_config.enforce_eager:
