@@ -230,12 +230,13 @@ class SequenceTrace:
 
     @property
     def documents(self) -> list[DocumentShare]:
-        """Each document's share in the text, the mean over its tokens, the largest first.
+        """Each document's share in the words, the mean over their tokens, the largest first.
 
-        Special tokens do not count, nor do those that the mixture gave no probability: nobody would
-        have written them.
+        Special tokens do not count, nor do those without a letter or a digit, or those that the
+        mixture gave no probability: nobody would have written them.
         """
-        tokens = [token for token in self.tokens if not token.special and token.p != 0.0]
+        written = [token for token in self.tokens if not token.special and token.p != 0.0]
+        tokens = [token for token in written if any(map(str.isalnum, token.token))]
         return summed(
             replace(document, share=document.share / len(tokens))
             for token in tokens

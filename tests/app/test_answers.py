@@ -116,6 +116,11 @@ def test_a_document_is_not_named_after_the_section_of_its_first_passage(drawing)
     page = drawing(views.frame({"knn": answer(cover)}, {}))
     assert shown(page, ".kl-docs [data-document] .kl-name") == "Winches"
     assert shown(page, ".kl-panel .kl-doc b") == "Winches, page 3"
+    # Signs and blanks have no part in its share, and alone they have no list of shares.
+    signs = [replace(cover, token=text, influence=0.2) for text in (".", "\n")]
+    for tokens, shares in (([cover, *signs], ["80%", "20%"]), (signs, [])):
+        page = drawing(views.frame({"knn": answer(*tokens)}, {}))
+        assert page.locator(".kl-docs .kl-share").all_text_contents() == shares
 
 
 def test_all_numbers_of_a_panel_are_of_one_piece_of_the_word(drawing):

@@ -57,8 +57,8 @@ def test_a_sentence_that_ends_in_the_answer_only_keeps_its_source():
     assert [(one.words, one.document.document) for one in main_sources(found, 5)] == [
         (" Vinune", "a")
     ]
-    # The end of the text is no part of it: the document has its share in three tokens.
-    assert found.documents[0].share == pytest.approx(1.805 / 3)
+    # Neither the full stop nor the end of the text is a word, so they do not lower its share.
+    assert found.documents[0].share == pytest.approx(0.9)
     assert "endoftext" not in to_html(Trace([found]))
 
 

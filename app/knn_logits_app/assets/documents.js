@@ -2,8 +2,9 @@
 
 const LISTED = 8;
 
-const documentsAside = (view) => {
-  const { trace } = view.known.side;
+const documentsAside = ({ known, readDocument }) => {
+  const { trace } = known.side;
+  if (!known.words.some(readable)) return null;
   const shares = trace.documents.map(([,,,, share], number) => ({ number, share }));
   shares.sort((one, two) => two.share - one.share);
   const shown = shares.slice(0, LISTED).filter((each, place) => each.share && each.share >= (place && 0.005));
@@ -11,7 +12,7 @@ const documentsAside = (view) => {
   const row = (name, share, attributes = {}) => h("li", {}, h(attributes.onclick ? "button" : "span", { class: "kl-part", ...attributes },
     h("span", { class: "kl-name" }, name), h("span", { class: "kl-share" }, percent(share)), h("span", { class: "kl-track" }, filled(share))));
   const items = shown.map(({ number, share }) => row(documentOf(trace, number).name, share, {
-    type: "button", "data-document": number, onclick: () => view.readDocument(number, null),
+    type: "button", "data-document": number, onclick: () => readDocument(number, null),
   }));
   return h("aside", { class: "kl-docs", "aria-label": "Shares of the words" },
     h("h2", {}, "Where the words come from"),
