@@ -33,8 +33,8 @@ def test_no_text_from_outside_becomes_an_element_or_an_attribute(drawing):
             """[...document.querySelectorAll('#answer *')].map((one) => one.tagName)"""
         )
         known = (
-            "A ARTICLE ASIDE B BLOCKQUOTE BUTTON DETAILS DIV H2 H3 H4 I LI MARK OL P SECTION SPAN "
-            "SUMMARY TABLE TBODY TD TH THEAD TR UL"
+            "A ARTICLE ASIDE B BLOCKQUOTE BUTTON CODE DETAILS DIV H2 H3 H4 I LI MARK OL P SECTION "
+            "SPAN SUMMARY TABLE TBODY TD TH THEAD TR UL"
         )
         assert set(names) <= set(known.split())
         assert page.evaluate(
@@ -224,12 +224,22 @@ def test_addresses_lead_to_the_web_only():
 
 
 def test_signs_of_markdown_are_shown_as_what_they_mean():
+    def drawn(text):
+        return Node().evaluate("(text) => plain(knnLogits.rendered(text))", text)
+
     text = "# A *kiln*\nOld\n===\n\n- **warm** `x*y` [here](u)\n  * a**b**c 2 * 3 **kwargs"
-    shown = Node().evaluate("(text) => plain(knnLogits.rendered(text).flat(9))", text)
-    assert shown == (
+    assert drawn(text) == (
         "<b>A <i>kiln</></>\n<b>Old</>\n\n• <b>warm</> <code>x*y</> here\n"
         "  • a**b**c 2 * 3 **kwargs"
     )
+    table = "Two:\n| a | *b* |\n|---|:-:|\n| c | d |\n\nx | y\n| z"
+    head = "<tr><th>a</><th><i>b</></></>"
+    assert drawn(table) == f"Two:\n<table>{head}<tr><td>c</><td>d</></></>\nx | y\n| z"
+    # A passage may begin or end within a row, and a mark may begin within one and end in another.
+    marked = [["cut | a |\n| b"], [" | c |\n| *d", True], ["*\ue000 [x](u"], ["rl", True], [") y"]]
+    rows = "<tr><td>cut</><td>a</></><tr><td>b </><td><mark>c</></></>"
+    assert drawn(marked[:1]) == "<table><tr><td>cut</><td>a</></><tr><td>b</></></>"
+    assert drawn(marked) == f"<table>{rows}<tr><td><i><mark>d</></> x y</></></>"
 
 
 def test_a_word_without_a_vote_says_so(drawing):

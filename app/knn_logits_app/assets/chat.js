@@ -24,7 +24,7 @@ const passageOf = (passage, frame, read) => {
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
       frame.answered === false ? [" ", h("span", { class: "kl-from" }, brief(passage))] : null),
-    h("blockquote", { dir: "auto" }, passage.text.map(([text, marked]) => (marked ? h("mark", {}, rendered(text)) : rendered(text)))),
+    h("blockquote", { dir: "auto" }, rendered(passage.text)),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 

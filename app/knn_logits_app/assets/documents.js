@@ -47,7 +47,6 @@ const drawer = (element, props, watch) => {
       made.lastElementChild.replaceWith(h("p", { class: "kl-notice kl-error" }, found.message));
       return;
     }
-    const marks = [];
     // Of a passage that was read only the sentence is marked that the answer quotes.
     const pieces = found.pieces.flatMap(([text, marked, ...where], place) => {
       const { quoted } = theDrawer;
@@ -56,28 +55,24 @@ const drawer = (element, props, watch) => {
       const last = first + quoted.text.length;
       return [[text.slice(0, first), false], [text.slice(first, last), true, place, quoted.title.slice(found.title.length + 2), quoted.uri], [text.slice(last), false]];
     });
-    const parts = pieces.map(([text, marked, place, name, uri]) => {
-      if (!marked) return rendered(text);
-      const bare = text.trim(), start = text.indexOf(bare);
-      const mark = h("mark", { tabindex: "-1" }, rendered(bare));
-      marks.push({ mark, name, uri, first: place === found.opened });
-      return [text.slice(0, start), mark, text.slice(start + bare.length)];
-    });
+    const whole = h("div", { class: "kl-whole" }, rendered(pieces));
+    const marks = pieces.filter(([, marked]) => marked).map(([, , place, name, uri], number) =>
+      ({ all: whole.querySelectorAll(`[data-mark="${number}"]`), name, uri, first: place === found.opened })).filter(({ all }) => all.length);
     let at = Math.max(0, marks.findIndex((one) => one.first));
     const told = h("span", { role: "status" });
     const go = (place) => {
       at = (place + marks.length) % marks.length;
-      marks.forEach(({ mark }, one) => mark.classList.toggle("kl-here", one === at));
+      marks.forEach(({ all }, one) => all.forEach((mark) => mark.classList.toggle("kl-here", one === at)));
       const { name, uri } = marks[at];
       told.replaceChildren(...[name ? h("b", {}, `${name}, `) : "", `place ${at + 1} of ${marks.length} `, link(uri)].filter(Boolean));
-      marks[at].mark.scrollIntoView({ block: "center" });
+      marks[at].all[0].scrollIntoView({ block: "center" });
     };
     const cut = (yes) => (yes ? h("p", { class: "kl-hint" }, "… the document goes on …") : null);
     made.replaceChildren(
       h("div", { class: "kl-head" }, h("h3", {}, found.title), marks.length ? null : link(found.uri), closer()),
       h("div", { class: "kl-places" }, told, marks.length > 1
         ? [button("previous place", () => go(at - 1), { class: "kl-link" }), button("next place", () => go(at + 1), { class: "kl-link" })] : null),
-      h("div", { class: "kl-body", dir: "auto", tabindex: "0" }, cut(found.cut[0]), h("div", { class: "kl-whole" }, parts), cut(found.cut[1])),
+      h("div", { class: "kl-body", dir: "auto", tabindex: "0" }, cut(found.cut[0]), whole, cut(found.cut[1])),
     );
     made.querySelector(".kl-close").focus();
     if (marks.length) go(at);

@@ -40,18 +40,42 @@ const visible = (token) => {
   return bare ? bare.replaceAll("\n", "⏎").replaceAll("\t", "⇥") : "␣".repeat(Math.max(1, token.length));
 };
 
-// Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML.
-const MARKDOWN = /^#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|(?<![\w*])\*(\S|[^\s*][^*\n]*[^\s*])\*(?![\w*])|^( *)[*+-] (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
-const rendered = (text) => {
-  const parts = [];
-  let end = 0;
-  for (const found of text.matchAll(MARKDOWN)) {
-    const [whole, heading, title, strong, code, slanted, indent, label] = found, bold = heading ?? title ?? strong;
-    parts.push(text.slice(end, found.index), bold ? h("b", {}, rendered(bold)) : code ? h("code", {}, code) : slanted ? h("i", {}, slanted)
-      : indent === undefined ? label : `${indent}• `);
-    end = found.index + whole.length;
-  }
-  return [...parts, text.slice(end)];
+// Begins and ends what is marked in a text. `clean` removes it from every text from outside.
+const TURN = "\ue000";
+
+// Shows the signs of Markdown as what they mean. It makes elements of its own, and never HTML. The text
+// may come in parts, [text, whether it is marked]: a mark may begin within a table or within bold words.
+const MARKDOWN = /^(?:[^\n]*\|[ \ue000]*\n(?=[ \ue000]*\|))+[^\n]*$\n?|^[ \ue000]*\|[^\n]+\|[ \ue000]*$\n?|(?<=^\ue000?)#{1,6} +(.+)$|^(.+)\n[=~^-]{3,}$|(?<!\w)\*\*(\S|\S[^\n]*?\S)\*\*(?!\w)|`([^`\n]+)`|(?<![\w*])\*(\S|[^\s*][^*\n]*[^\s*])\*(?![\w*])|(?<=^ *\ue000?)([*+-]) (?=\S)|!?\[([^\]\n]*)\]\([^)\n]*\)/gm;
+const RULE = /^[ …|:\ue000-]+$/;
+const rendered = (given) => {
+  let turns = 0;
+  const plain = (text) => text.split(TURN).map((part, place) => {
+    if (place) turns += 1;
+    return part && turns % 2 ? h("mark", { "data-mark": (turns - 1) / 2 }, part) : part;
+  });
+  const rowOf = (row, place, rows) => {
+    if (RULE.test(row)) return plain(row) && null;
+    const cells = row.replace(/^([ \ue000]*)\|/, "$1").replace(/\|([ \ue000]*)$/, "$1").split(/(?<!\\)\|/);
+    const name = RULE.test(rows[place + 1] ?? row) ? "th" : "td";
+    return h("tr", {}, cells.map((cell) => h(name, {}, drawn(cell.trim()))));
+  };
+  const drawn = (text) => {
+    const parts = [];
+    let end = 0;
+    for (const found of text.matchAll(MARKDOWN)) {
+      const [whole, heading, title, strong, code, slanted, item, label] = found, bold = heading ?? title ?? strong;
+      parts.push(plain(text.slice(end, found.index)));
+      const after = turns + whole.split(TURN).length - 1;
+      parts.push(bold ? h("b", {}, drawn(bold)) : code ? h("code", {}, plain(code)) : slanted ? h("i", {}, drawn(slanted))
+        : item ? "• " : label === undefined ? h("table", { class: "kl-table" }, whole.trim().split("\n").map(rowOf)) : plain(label));
+      turns = after; // some may be in what is not shown, such as an address
+      end = found.index + whole.length;
+    }
+    return [...parts, plain(text.slice(end))].flat();
+  };
+  const marked = (text) => text.replace(/^(\s*)(.*?)(\s*)$/s, `$1${TURN}$2${TURN}$3`);
+  const parts = Array.isArray(given) ? given : [[given]];
+  return drawn(parts.map(([text, is]) => (is ? marked(clean(text)) : clean(text))).join(""));
 };
 
 // The address of a document's original; null if it is not known.

@@ -41,8 +41,8 @@ const documentLine = (number, passage, place, view) => {
 // The text of a passage around its word, in whole words.
 const excerpt = ({ before, word, after }) => {
   const bare = word.trimStart();
-  return h("blockquote", { dir: "auto" }, rendered(fromAWord(before)), word.slice(0, word.length - bare.length),
-    h("mark", {}, bare), rendered(toAWord(after)));
+  const space = word.slice(0, word.length - bare.length);
+  return h("blockquote", { dir: "auto" }, rendered([[fromAWord(before) + space], [bare, true], [toAWord(after)]]));
 };
 
 // Says what the memory has in a word's place, and shows the passage that says it.
