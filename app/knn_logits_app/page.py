@@ -18,7 +18,7 @@ from knn_logits_app.your_text import SUFFIXES
 PROMISE = "See which sentence every word came from"
 # The text behind the "?" at the side, before the list of documents.
 _ABOUT = (
-    "<p>p = λ p_kNN + (1 − λ) p_LM</p>"
+    "<p>p = λ p_kNN + (1 − λ) p_LM: together = strength × memory + (1 − strength) × model</p>"
     "<p>p_kNN(y) = Σ wᵢ over those of the k nearest places that y follows; wᵢ ∝ exp(−dᵢ / τ)</p>"
     "<p>The memory brings facts and wording of the documents into an answer. It does not improve "
     "prose (<a href='https://arxiv.org/abs/2305.14625' target='_blank' rel='noopener noreferrer'>"

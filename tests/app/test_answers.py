@@ -137,12 +137,12 @@ def test_all_numbers_of_a_panel_are_of_one_piece_of_the_word(drawing):
     turns = tuple([("from", 0.9, f"{text}!")] for text in shares)
     page = drawing(views.frame({"knn": replace(answer(*pieces), turns=turns)}, {}))
     assert shown(page, ".kl-head p") == (
-        "60% of the probability of its piece “l” comes from the memory; the model alone gave it "
-        "0.2, with the memory 0.5."
+        "60% of the chance of its part “l” comes from the memory: with it the chance is 50%, and "
+        "with the model alone 20%."
     )
-    assert shown(page, ".kl-with") == "λ 0.3 at this piece."
-    assert shown(page, ".kl-turns") == "From λ 0.9 on it says “l!”."
-    assert shown(page, ".kl-nums") == "60% of its piece “l”"
+    assert shown(page, ".kl-with") == "Memory strength: 30%."
+    assert shown(page, ".kl-turns") == "From a memory strength of 90% on it says “l!”."
+    assert shown(page, ".kl-nums") == "60% of its part “l”"
     assert page.locator(".kl-bars tbody th").all_inner_texts() == ["l?"]
 
 
@@ -244,7 +244,10 @@ def test_signs_of_markdown_are_shown_as_what_they_mean():
 
 def test_a_word_without_a_vote_says_so(drawing):
     # The list of documents may credit one with a small share, so no line says that there is none.
-    for lmbda, said in ((0.5, "the model’s own"), (0.0, "λ is 0 here, so the memory has no part.")):
+    for lmbda, said in (
+        (0.5, "the model’s own"),
+        (0.0, "The memory has no part here: its strength is 0%."),
+    ):
         page = drawing(views.frame({"knn": answer(token(" cover", 0.0, lmbda=lmbda))}, {}))
         assert page.locator(".kl-panel").count() == 0
         words(page).click()

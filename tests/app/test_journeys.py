@@ -28,8 +28,8 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     expect(text_of(page)).to_contain_text("adjust the front hose")
     expect(text_of(page, "lm")).not_to_contain_text("adjust the front hose")
     expect(page.locator("#answers .kl-headline")).to_have_text(
-        "The texts differ from “adjust” on: the memory brought 3 of 4 words (3 dotted: from "
-        "sentences unlike this one), and agreed to 1."
+        "The texts differ from “adjust” on: the memory brought 3 of 4 words (3 dotted: the source "
+        "may be about something else), and agreed to 1."
     )
     changed = page.locator("#answers .kl-side-knn .kl-changed").all_inner_texts()
     assert changed == ["adjust", "front", "hose"]
@@ -59,7 +59,7 @@ def test_where_a_word_comes_from_is_seen_at_once_and_by_keys(one):
     page.wait_for_timeout(300)
     assert page.evaluate("scrollY") == before
     assert panel.bounding_box()["x"] > word.bounding_box()["x"]
-    for part in ("Error E529", "of the word", "p_LM", "p_kNN"):
+    for part in ("Error E529", "of the chance of the word", "model alone", "memory alone"):
         assert part.lower() in panel.inner_text().lower()
     assert "by the memory" in word.get_attribute("aria-description")
     word.click()
@@ -132,9 +132,9 @@ def test_settings_do_what_they_say_and_go_back(one):
     asked = []
     page.on("request", lambda request: asked.append(request.url))
     open_word(page, "adjust")
-    assert "λ 0.8 here." in page.locator("#answers .kl-with").inner_text()
+    expect(page.locator("#answers .kl-with")).to_contain_text("Memory strength: 80%.")
     turns = page.locator("#answers .kl-turns").inner_text()
-    below = float(re.search(r"Below λ (0\.\d+) it says “No”", turns)[1])
+    below = float(re.search(r"Below a memory strength of ([\d.]+)% it says “No”", turns)[1]) / 100
     # What is moved does not show in the words, until they are written again.
     note = page.locator("#answers .kl-stale")
     expect(note).to_have_count(1)
@@ -164,9 +164,9 @@ def test_settings_do_what_they_say_and_go_back(one):
     slide(page, 1, "k")
     one.write(FIRST_PROMPT)
     words(page).nth(1).click()
-    expect(page.locator("#answers .kl-with")).to_contain_text("λ 0.95 here.")
+    expect(page.locator("#answers .kl-with")).to_contain_text("Memory strength: 95%.")
     expect(page.locator("#answers .kl-sources > li")).to_have_count(1)
-    expect(page.locator("#answers .kl-bars td:last-child").first).to_have_text("1.000")
+    expect(page.locator("#answers .kl-bars td:last-child").first).to_have_text("100%")
 
 
 def test_a_gate_decides_for_each_word_until_a_number_is_fixed(library, visit, tmp_path):
@@ -182,13 +182,13 @@ def test_a_gate_decides_for_each_word_until_a_number_is_fixed(library, visit, tm
         expect(page.locator("#lmbda")).to_be_hidden()
         panel = page.locator("#answers .kl-with")
         open_word(page, "")
-        expect(panel).to_contain_text("The gate gave λ")
+        expect(panel).to_contain_text(re.compile(r"Memory strength: [\d.]+%, chosen for"))
         # Also the number that the datastore has beside its gate.
-        for number in ("0.1", "0.95"):
-            slide(page, number)
+        for percent in (10, 95):
+            slide(page, percent / 100)
             one.write()
             open_word(page, "")
-            expect(panel).to_contain_text(f"λ {number} here.")
+            expect(panel).to_contain_text(f"Memory strength: {percent}%.")
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_a_changed_word_has_the_share_of_the_pieces_that_were_changed():
     assert found["words"][0][1] == "kl-w kl-changed kl-unlike"
     assert (
         found["headline"]
-        == "The memory brought 1 of 1 word (1 dotted: from sentences unlike this one)."
+        == "The memory brought 1 of 1 word (1 dotted: the source may be about something else)."
     )
 
 

@@ -54,7 +54,7 @@ const headline = (data, known, same, other) => {
     return [h("b", {}, said), ".", compared < all ? " Nothing is known of the gray words, which were not compared." : ""];
   }
   if (!words.length) return [h("b", {}, "No word was written"), "."];
-  const and = `${unlike ? ` (${unlike} dotted: from sentences unlike this one)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
+  const and = `${unlike ? ` (${unlike} dotted: the source may be about something else)` : ""}${agreed ? `, and agreed to ${agreed}` : ""}.`;
   const brought = `memory brought ${changed ? `${changed} of ${count(words.length, "word")}` : "no word"}`;
   if (parting) return [h("b", {}, `The texts differ from “${parting}” on`), `${changed ? ": " : ", but "}the ${brought}`, and];
   if (!changed && !agreed) return [h("b", {}, "The memory changed no word"), ": no passage speaks for this text."];
@@ -65,7 +65,7 @@ const legend = (kind) => {
   const item = (name, label) => h("span", { class: `kl-w ${name}`, style: "--kl-part: .5" }, label);
   const brought = kind === "explain" ? "the memory would have brought it" : "the memory brought it";
   return h("p", { class: "kl-legend" }, item("kl-changed", brought), item("kl-agreed", "it agreed"), "stronger: more of it",
-    item("kl-not", "a passage says otherwise"), kind === "explain" ? "gray: not compared" : item("kl-unlike", "from a sentence unlike this one"),
+    item("kl-not", "a passage says otherwise"), kind === "explain" ? "gray: not compared" : item("kl-unlike", "the source may be about something else"),
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 

@@ -21,11 +21,9 @@ const button = (label, onclick, attributes = {}) =>
 // The least share of a word that has a colour.
 const LEAST = 0.05;
 
-const percent = (share) =>
-  share > 0 && share < 0.005 ? "under 1%" : `${Math.round(share * 100)}%`;
+const percent = (share) => (share > 0 && share < 0.005 ? "<1%" : `${Math.round(share * 100)}%`);
 const count = (number, of) => `${number.toLocaleString("en")} ${of}${number === 1 ? "" : "s"}`;
 const short = (value) => String(Number(value.toPrecision(3)));
-const three = (share) => (share > 1e-9 && share < 0.0005 ? "<.001" : share.toFixed(3));
 // The filled part of a bar.
 const filled = (share) => {
   const made = h("i");

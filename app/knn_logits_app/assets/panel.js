@@ -20,12 +20,12 @@ const toAWord = (after, most = AFTER) => {
 };
 
 // Names what the numbers of a word's panel are of.
-const pieceOf = (word, states) => (word.tokens.length > 1 ? `its piece “${visible(states[word.piece].text).trim()}”` : "the word");
+const partOf = (word, states) => (word.tokens.length > 1 ? `its part “${visible(states[word.piece].text).trim()}”` : "the word");
 
 const shareLine = (word, states) => {
   const { share, p, p_lm: alone } = states[word.piece];
-  return [h("b", {}, percent(share)), ` of the probability of ${pieceOf(word, states)} comes from the memory`,
-    p !== null && alone !== null ? `; the model alone gave it ${short(alone)}, with the memory ${short(p)}.` : "."];
+  return [h("b", {}, percent(share)), ` of the chance of ${partOf(word, states)} comes from the memory`,
+    p !== null && alone !== null ? `: with it the chance is ${percent(p)}, and with the model alone ${percent(alone)}.` : "."];
 };
 
 // The line of a document: its title, which opens it at a place, its datastore and its address.
@@ -69,14 +69,14 @@ const sourceItem = (word, one, view) => {
   const found = shownOf(word, one, view.known);
   return h("li", {}, documentLine(one.number, found, [found.entry, found.length ?? 1], view),
     excerpt(found),
-    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of ${pieceOf(word, view.known.states)}`),
+    h("div", { class: "kl-nums" }, h("span", {}, `${percent(one.share)} of ${partOf(word, view.known.states)}`),
       view.asks ? button("Write without it", () => view.without(documentOf(trace, one.number)),
         { class: "kl-link kl-without", title: "The same answer, as if this document had never been read" }) : null));
 };
 
 const sources = (word, view) => {
   if (!word.against && word.tokens.every((one) => !view.known.states[one].lmbda))
-    return h("p", {}, "λ is 0 here, so the memory has no part.");
+    return h("p", {}, "The memory has no part here: its strength is 0%.");
   const all = word.meaning === "pieces" ? [] : documentsOf(word, view.known.states).filter((one) => shownOf(word, one, view.known));
   // What hardly speaks for a word that a passage contradicts would only stand in that passage's place.
   const shown = all.slice(0, SOURCES).filter((one, place) => one.share >= (word.against ? LEAST : place && 0.01));
@@ -84,7 +84,7 @@ const sources = (word, view) => {
     if (word.against) return null;
     const some = word.tokens.some((one) => view.known.states[one].documents.size);
     return h("p", {}, some ? "No document gave the whole word, only pieces of it."
-      : "No neighbor voted for it: this word is the model’s own.");
+      : "No passage speaks for it: this word is the model’s own.");
   }
   const others = view.known.states[word.piece].share - sum(shown.map((one) => one.share));
   return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
@@ -92,7 +92,7 @@ const sources = (word, view) => {
 };
 
 const bar = (share, kind) => (share === null ? h("td", {}, "–")
-  : h("td", {}, h("span", { class: `kl-bar kl-${kind}` }, filled(share)), h("span", {}, three(share))));
+  : h("td", {}, h("span", { class: `kl-bar kl-${kind}` }, filled(share)), h("span", {}, percent(share))));
 
 const chart = (number, view) => {
   const state = view.known.states[number];
@@ -102,16 +102,19 @@ const chart = (number, view) => {
       h("th", { scope: "row" }, visible(one.token)),
       bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
   };
-  const heads = ["candidate", "p, together", "p_LM, model", "p_kNN, neighbors"];
+  const heads = ["word", "together", "model alone", "memory alone"];
   const table = h("table", { class: "kl-bars" },
     h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
     h("tbody", {}, state.candidates.map(row)));
   return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
 };
 
-// Says at which λ another word stands here.
+// A strength of the memory, the λ of the papers.
+const strength = (lmbda) => `${short(lmbda * 100)}%`;
+
+// Says at which strength another word stands here.
 const turning = ({ turns }) => turns?.length ? h("p", { class: "kl-turns" }, turns.map(([edge, lmbda, text]) =>
-  `${edge === "from" ? `From λ ${short(lmbda)} on` : `Below λ ${short(lmbda)}`} it says “${visible(text).trim()}”. `)) : null;
+  `${edge === "from" ? "From" : "Below"} a memory strength of ${strength(lmbda)}${edge === "from" ? " on" : ""} it says “${visible(text).trim()}”. `)) : null;
 
 const panelOf = (word, view) => {
   const { trace } = view.known.side;
@@ -122,9 +125,9 @@ const panelOf = (word, view) => {
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
       button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
-    h("p", { class: "kl-with" }, word.unlike ? "The sentences with it are unlike this one, and may mean something else. " : null,
+    h("p", { class: "kl-with" }, word.unlike ? "Its source reads unlike this sentence, and may be about something else. " : null,
       span && span.words.length > 1 && !word.unlike ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,
-      `${view.known.side.gated ? "The gate gave λ" : "λ"} ${short(lmbda)} ${word.tokens.length > 1 ? "at this piece" : "here"}.`),
+      `Memory strength: ${strength(lmbda)}${view.known.side.gated ? `, chosen for ${partOf(word, view.known.states)}` : ""}.`),
     turning(trace.tokens[word.piece]),
     h("div", { class: "kl-cols" },
       comes && h("div", {}, h("h4", {}, word.against ? "The same word elsewhere" : "Where it comes from"), comes),
