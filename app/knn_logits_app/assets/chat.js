@@ -28,10 +28,6 @@ const passageOf = (passage, frame, read) => {
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
 
-// The nearest passage where no document says the answer: its nearest sentence in grey.
-const nearest = (passage) => [h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps an answer:")),
-  h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, brief(passage))];
-
 // The words of an answer. Those that stand in a passage are underlined, and a click opens it there.
 const saidIn = (frame, read) => {
   const words = frame.parts.map(([text, source], place) => {
@@ -60,12 +56,13 @@ const replyOf = (frame, tools) => {
   const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
   const missing = frame.answered === false;
   return [
-    ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), ...frame.passages.slice(0, 1).flatMap(nearest)]
+    ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text))]
       : [frame.note ? h("p", { class: "kl-from" }, frame.note) : null, frame.text ? saidIn(frame, tools.read) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    sources.length ? h("p", { class: "kl-from" }, missing ? (sources.length > 1 ? "It and its alternatives are from:" : "It is from:") : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
+    sources.length ? h("p", { class: "kl-from" }, missing ? "Nearest, perhaps an answer:"
+      : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
       : frame.quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null

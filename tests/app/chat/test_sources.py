@@ -96,21 +96,15 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     """One that no document has, one that nothing comes near, and one in the model's own words."""
     reply = chat.ask(MISSING)
     expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
-    expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps an answer:")
-    mark = reply.locator("details").first.locator("mark")
-    assert mark.text_content().strip() in reply.locator(".kl-perhaps").text_content()
-    # It is grey, and its alternatives stand below.
-    soft = "(one) => getComputedStyle(one).color"
-    grey = reply.locator(".kl-from").first.evaluate(soft)
-    assert reply.locator(".kl-perhaps").evaluate(soft) == grey
+    expect(reply.locator(".kl-from").first).to_have_text("Nearest, perhaps an answer:")
     sources = reply.locator("details").all()
     assert len(sources) >= 2
-    # Each shows its sentence whole, which may be the answer.
+    # Each shows its sentence whole, which may be the answer, and nothing shows one again.
     marked = [source.locator("mark").text_content() for source in sources]
     assert max(map(len, marked)) > 80
     for source, sentence in zip(sources, marked, strict=True):
         assert sentence in source.locator("summary").inner_text()
-    expect(reply.locator(".kl-from").nth(1)).to_have_text("It and its alternatives are from:")
+        assert reply.inner_text().count(sentence) == 1
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
     reply = chat.ask(GENERAL)
@@ -176,8 +170,6 @@ def test_a_row_of_a_table_has_the_names_of_its_columns_and_is_marked_where_it_st
     named, row = "filter: HK-30; color: green", ["HK-30", "green"]
     reply = chat.ask("Which green queen founded the town of Oldenport?")
     expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
-    expect(reply.locator(".kl-perhaps")).to_have_text(named)
-    expect(reply.locator(".kl-from").nth(1)).to_have_text("It is from:")
     expect(reply.locator("summary")).to_contain_text(named)
     reply.locator("summary").click()
     expect(reply.locator("td > mark")).to_have_text(row)
