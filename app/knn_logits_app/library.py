@@ -125,7 +125,7 @@ class Library:
         )
         library = cls(name, model, tokenizer, opened, memory, examples)
         if library.chats:
-            library.questions = headings(library.store, tokenizer, 3)
+            library.questions = questions(library.store, tokenizer, 3)
         return library
 
     @property
@@ -158,15 +158,16 @@ class Library:
         return next(iter(sentences(self.store, self.tokenizer, 1)), "")
 
 
-def headings(store: Datastore, tokenizer: Any, number: int) -> tuple[str, ...]:
-    """Returns headings below the title, of as many documents as possible."""
+def questions(store: Datastore, tokenizer: Any, number: int) -> tuple[str, ...]:
+    """Returns questions about headings below the title, of as many documents as possible."""
     found, documents = list[str](), min(len(store.documents), _DOCUMENTS)
     for record in (store.documents[place] for place in range(documents)):
         tokens = store.tokens[record.first : record.first + record.length]
         parts = (tokens[one.start : one.end] for one in record.blocks if one.kind in ("h2", "h3"))
         names = (heading_name(tokenizer.decode(part.tolist())) for part in parts)
         found += islice(filter(_TOPIC.fullmatch, names), max(1, number // documents))
-    return tuple(found[:number])
+    asked = (name if name.endswith("?") else f"What does it say about “{name}”?" for name in found)
+    return tuple(islice(asked, number))
 
 
 def sentences(store: Datastore, tokenizer: Any, number: int) -> list[str]:

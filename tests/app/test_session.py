@@ -261,16 +261,19 @@ def test_examples_are_prose(library, tmp_path):
         assert sentences(store, tokenizer, 1)[0].startswith(begins)
 
 
-def test_a_chat_suggests_headings_of_the_documents(library, tmp_path):
-    for name in ("lamp", "boat"):
-        text = f"# The {name}\n\n## 2. Notes\n\nIt is old.\n\n## Repairs of the {name}\n\nOil it."
+def test_a_chat_suggests_questions_about_headings_of_the_documents(library, tmp_path):
+    for name, heading in (("lamp", "Repairs of the lamp"), ("boat", "Why repair the boat?")):
+        text = f"# The {name}\n\n## 2. Notes\n\nIt is old.\n\n## {heading}\n\nOil it."
         (tmp_path / f"{name}.md").write_text(text)
     read = read_corpus([str(tmp_path / f"{name}.md") for name in ("lamp", "boat")])
     store = build_datastore(library.model, library.tokenizer, read, tmp_path / "s", calibrate=False)
     own = copy.deepcopy(library.tokenizer)
     for template, questions in (
         ("", ()),
-        ("{{ messages }}", ("Repairs of the lamp", "Repairs of the boat")),
+        (
+            "{{ messages }}",
+            ("What does it say about “Repairs of the lamp”?", "Why repair the boat?"),
+        ),
     ):
         own.chat_template = template
         assert Library.of("tiny", library.model, own, [store]).questions == questions
