@@ -41,7 +41,7 @@ def test_the_answer_is_seen_and_its_sources_are_a_sheet(phone):
     )
     # What is touched is large enough.
     small = page.evaluate(
-        "[...document.querySelectorAll('#answers :is(button, summary, a)')]"
+        "[...document.querySelectorAll('#answers :is(button, summary, a), [type=checkbox]')]"
         ".filter((one) => one.checkVisibility({ visibilityProperty: true }))"
         ".map((one) => [one.textContent, one.getBoundingClientRect()])"
         ".filter(([, box]) => box.width < 24 || box.height < 24).map(([text]) => text)"
