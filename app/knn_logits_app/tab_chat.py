@@ -84,7 +84,7 @@ def build(server: Server, controls: Controls) -> Any:
         validator=page_parts.stopping_first(server, "ask"),
         **page_parts.MODEL,
     )
-    page_parts.at_end(asking, "knnLogits.asked();")
+    page_parts.at_end(asking, "knnLogits.theChat.asked();")
     # The documents that were chosen before any were attached are chosen again.
     js = "() => [knnLogits.theChat.before]"
     shown = [controls.stores, detach]
@@ -125,8 +125,6 @@ def _form(server: Server) -> tuple[Any, Any]:
                 container=False,
                 lines=1,
                 max_lines=6,
-                # About what the limit in tokens allows.
-                max_length=4 * server.session.limits.prompt_tokens,
                 scale=1,
                 min_width=120,
                 elem_id="chat-question",

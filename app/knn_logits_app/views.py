@@ -28,7 +28,7 @@ _SCRIPTS = (
     "mount", "chat", "alone",
 )  # fmt: skip
 _NAMES = (
-    "mount, drawer, controls, know, alone, fromLink, runLink, chat, asked, reading, "
+    "mount, drawer, controls, know, alone, fromLink, runLink, chat, reading, "
     "theChat, addressOf, rendered, read, look, hint, headline"
 )
 _MAX_DOCUMENTS = 64  # of a token

@@ -38,7 +38,7 @@ def test_a_frame_fits_its_content_also_after_a_click(chromium, document, fit):
         f'onload="{html.escape(fit)}" srcdoc="{html.escape(document)}"></iframe>'
     )
     inside = page.frame_locator("iframe")
-    inside.locator("body.dark").wait_for()
+    inside.locator("html[style*=dark]").wait_for()
     word = inside.locator("[data-word]").first
     word.click()
     inside.locator(".kl-panel:visible").wait_for()

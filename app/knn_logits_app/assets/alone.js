@@ -1,10 +1,6 @@
 // Shows an answer that is a page of its own, as a chat shows it in a frame.
 
 const alone = () => {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const follow = () => document.body.classList.toggle("dark", dark.matches);
-  dark.addEventListener("change", follow);
-  follow();
   mount(document.getElementById("answer"), { value: document.getElementById("content").textContent }, null, () => {});
   // A page that shows this one in a frame has to know its height.
   if (parent === window) return;
@@ -17,7 +13,7 @@ const alone = () => {
   // It may ask for the height again, and it may be dark where the visitor's system is light.
   addEventListener("message", ({ data }) => {
     if (data?.type !== "iframe:look") return;
-    document.body.classList.toggle("dark", Boolean(data.dark));
+    document.documentElement.style.colorScheme = data.dark ? "dark" : "light";
     tell();
   });
 };

@@ -69,15 +69,9 @@ const legend = (kind) => {
     h("span", {}, "Click a word, or press Tab and Enter, to see where it comes from."));
 };
 
-const look = (word, same) => {
-  const names = ["kl-w"];
-  if (["changed", "agreed"].includes(word.meaning)) names.push(`kl-${word.meaning}`);
-  if (word.meaning === "contradicted") names.push("kl-not");
-  if (same) names.push("kl-same");
-  if (word.compared) names.push("kl-compared");
-  if (word.unlike) names.push("kl-unlike");
-  return names.join(" ");
-};
+const LOOKS = { changed: "kl-changed", agreed: "kl-agreed", contradicted: "kl-not" };
+const look = (word, same) => ["kl-w", LOOKS[word.meaning], same && "kl-same", word.compared && "kl-compared", word.unlike && "kl-unlike"]
+  .filter(Boolean).join(" ");
 const SAYS = {
   changed: "brought by the memory", agreed: "the memory agreed", own: "the model’s own",
   contradicted: "the memory says otherwise", pieces: "no passage has the whole number",
@@ -91,27 +85,20 @@ const hint = (word) => {
 // Returns the words as elements. With `open` they are buttons. Otherwise they are only coloured.
 const textOf = (known, { same, open, panel, coloured }) => {
   const drawn = (word) => {
-    if (!word.text) return [word.space];
-    const attributes = { class: coloured ? look(word, same?.[word.number]) : same?.[word.number] ? "kl-same" : null };
-    if (coloured) attributes.style = `--kl-part: ${word.share}`;
-    if (open) {
-      Object.assign(attributes, { role: "button", tabindex: "0", "aria-expanded": "false",
-        "aria-controls": panel, "aria-description": hint(word), "data-word": word.number });
-    }
-    return [word.space, attributes.class ? h("span", attributes, word.text) : word.text];
+    const gray = same?.[word.number];
+    if (!word.text || !(coloured || gray)) return [word.space, word.text];
+    const opening = open ? { role: "button", tabindex: "0",
+      "aria-controls": panel, "aria-description": hint(word), "data-word": word.number } : {};
+    const colours = { class: look(word, gray), style: `--kl-part: ${word.share}` };
+    return [word.space, h("span", coloured ? { ...colours, ...opening } : { class: "kl-same" }, word.text)];
   };
-  const parts = [];
-  for (let place = 0; place < known.words.length; place += 1) {
-    const span = known.spans.find((one) => one.first === place && one.last > place);
-    if (!span) parts.push(drawn(known.words[place]));
-    else {
-      const [space, first] = drawn(known.words[place]);
-      const inner = [first, ...known.words.slice(place + 1, span.last + 1).map(drawn)];
-      parts.push(space, h("span", { class: "kl-span" }, inner));
-      place = span.last;
-    }
-  }
-  return parts;
+  return known.words.map((word, place) => {
+    const span = known.spans.find((one) => one.first <= place && place <= one.last);
+    if (!span || span.first === span.last) return drawn(word);
+    if (place > span.first) return null;
+    const [space, ...inner] = known.words.slice(place, span.last + 1).flatMap(drawn);
+    return [space, h("span", { class: "kl-span" }, inner)];
+  });
 };
 
 const footer = (side, { tools }) => {

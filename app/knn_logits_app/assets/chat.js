@@ -2,28 +2,18 @@
 // keeps the conversation, so that a reload does not lose it. The server keeps none.
 
 const KEPT_AS = "knn-logits conversation";
-const MOST_TURNS = 50, MOST_PAIRS = 8, MOST_NEAREST = 400;
+const MOST_TURNS = 50, MOST_PAIRS = 8;
 const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened: () => {}, lost: false };
 // Says what went wrong, beside the question, until the visitor does something else.
 theChat.complain = (line) => complain(document.getElementById("chat-line"), line);
 document.addEventListener("input", ({ target, isTrusted }) => isTrusted && target.closest?.("#chat-form, #stores") && theChat.complain(null));
-const asked = () => theChat.asked();
-
-// Scrolls to an element, of which chat.css keeps a margin from the form.
-const reveal = (element) => element.scrollIntoView({ block: "nearest" });
-
-// A sentence near a question, whole unless it is long.
-const brief = ({ sentence }) => rendered(sentence.length > MOST_NEAREST ? toAWord(sentence, MOST_NEAREST) : sentence);
 
 const passageOf = (passage, frame, read) => {
-  const opened = (event) => {
-    if (!event.target.open) return;
-    reveal(event.target);
-    event.target.querySelector("mark")?.scrollIntoView({ block: "nearest" });
-  };
+  // chat.css keeps a margin from the form.
+  const opened = ({ target }) => [target, target.querySelector("mark")].forEach((one) => target.open && one?.scrollIntoView({ block: "nearest" }));
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered === false ? [" ", h("span", { class: "kl-from" }, brief(passage))] : null),
+      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(passage.sentence))] : null),
     h("blockquote", { dir: "auto" }, rendered(passage.text)),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
@@ -102,7 +92,7 @@ const chat = (element, props, trigger, watch) => {
 
   const follow = () => {
     const last = build.childNodes.length ? build : log.lastElementChild;
-    if (!held && last) reveal(last);
+    if (!held) last?.scrollIntoView({ block: "nearest" });
   };
   const chosen = () => (form?.stores ?? []).map((one) => (one === MINE ? mine?.name : one)).sort().join(", ");
   // Says what is asked from here on, where that is not what was asked before.

@@ -77,13 +77,7 @@ const rendered = (given) => {
 };
 
 // The address of a document's original; null if it is not known.
-const addressOf = (uri) => {
-  try {
-    return /^https?:\/\//i.test(uri) && new URL(uri) ? uri : null;
-  } catch {
-    return null;
-  }
-};
+const addressOf = (uri) => (/^https?:\/\//i.test(uri) && URL.canParse(uri) ? uri : null);
 
 // Returns a link to a document's original, or null if its address is not known.
 const link = (uri, label = "open") => {

@@ -54,6 +54,7 @@ const mount = (element, props, trigger, watch) => {
     const place = out.querySelector(".kl-panels");
     if (!place) return;
     place.replaceChildren(...(view.opened === null ? [] : [panelOf(view.known.words[view.opened], view)]));
+    words().forEach((one) => one.setAttribute("aria-expanded", String(Number(one.dataset.word) === view.opened)));
     out.querySelector(".kl-again")?.setAttribute("href", linkOf(view)); // which opens the same word
   };
 
@@ -63,19 +64,16 @@ const mount = (element, props, trigger, watch) => {
   };
 
   const open = (number) => {
-    const was = view.opened;
-    if (was !== null) elementOf(was)?.setAttribute("aria-expanded", "false");
-    view.opened = was === number ? null : number;
-    if (view.opened !== null) elementOf(number)?.setAttribute("aria-expanded", "true");
+    view.opened = view.opened === number ? null : number;
     draw_panel();
     // In a narrow window the sources are a sheet over the lower part, so the word is moved above it.
     if (view.opened !== null && sheets()) elementOf(number)?.scrollIntoView({ block: "start", behavior: "smooth" });
   };
-  view.close = (focus) => {
+  view.close = () => {
     const was = view.opened;
     if (was === null) return;
     open(was);
-    if (focus) elementOf(was)?.focus();
+    elementOf(was)?.focus();
   };
   // Opens a whole document at a place, and marks the places of the answer's other words in it.
   view.readDocument = (number, place) => {
@@ -129,7 +127,6 @@ const mount = (element, props, trigger, watch) => {
     ] : [grid];
     out.replaceChildren(...parts.filter(Boolean));
     draw_panel();
-    if (view.opened !== null) elementOf(view.opened)?.setAttribute("aria-expanded", "true");
     out.dataset.done = String(Object.values(data.sides).every((side) => side.done));
     out.setAttribute("aria-busy", String(out.dataset.done === "false"));
   };
@@ -157,7 +154,7 @@ const mount = (element, props, trigger, watch) => {
     if (word) open(Number(word.dataset.word));
   });
   out.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") view.close(true);
+    if (event.key === "Escape") view.close();
     const word = event.target.closest?.(".kl-w[role=button]");
     if (!word) return;
     const all = words();

@@ -88,7 +88,7 @@ const sources = (word, view) => {
   }
   const others = view.known.states[word.piece].share - sum(shown.map((one) => one.share));
   return [h("ol", { class: "kl-sources" }, shown.map((one) => sourceItem(word, one, view))),
-    others >= 0.005 ? h("p", { class: "kl-more" }, `other documents, ${percent(others)}`) : null];
+    others >= 0.005 ? h("p", { class: "kl-nums" }, `other documents, ${percent(others)}`) : null];
 };
 
 const bar = (share, kind) => (share === null ? h("td", {}, "–")
@@ -96,17 +96,12 @@ const bar = (share, kind) => (share === null ? h("td", {}, "–")
 
 const chart = (number, view) => {
   const state = view.known.states[number];
-  const row = (one) => {
-    const mine = one.id === state.id;
-    return h("tr", { class: mine ? "kl-chosen" : null },
-      h("th", { scope: "row" }, visible(one.token)),
-      bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
-  };
+  const row = (one) => h("tr", {}, h("th", { scope: "row" }, visible(one.token)),
+    bar(one.p, "mix"), bar(one.p_lm, "lm"), bar(state.lmbda ? one.p_knn : null, "knn"));
   const heads = ["word", "together", "model alone", "memory alone"];
-  const table = h("table", { class: "kl-bars" },
+  return h("table", { class: "kl-bars" },
     h("thead", {}, h("tr", {}, heads.map((one) => h("th", { scope: "col" }, one)))),
     h("tbody", {}, state.candidates.map(row)));
-  return h("div", { class: "kl-scroll", tabindex: "0", role: "region", "aria-label": "Candidates" }, table);
 };
 
 // A strength of the memory, the λ of the papers.
@@ -123,7 +118,7 @@ const panelOf = (word, view) => {
   const { lmbda, candidates } = view.known.states[word.piece];
   return h("section", { class: "kl-panel", "aria-label": "Sources of a word" },
     h("div", { class: "kl-head" }, h("h3", {}, word.text), word.against ? null : h("p", {}, shareLine(word, view.known.states)),
-      button("×", () => view.close(true), { class: "kl-close", "aria-label": "Close the sources" })),
+      button("×", view.close, { class: "kl-close", "aria-label": "Close the sources" })),
     objection(word, view),
     h("p", { class: "kl-with" }, word.unlike ? "Its source reads unlike this sentence, and may be about something else. " : null,
       span && span.words.length > 1 && !word.unlike ? ["One passage says “", h("i", {}, span.words.map((one) => one.space + one.text).join("").trim()), "”. "] : null,

@@ -8,10 +8,7 @@ let server = { names: [], stores: [], bytes: Infinity, suffixes: [] };
 const address = new URLSearchParams(location.search);
 const linked = { kind: null, word: null, run: false };
 
-const given = (name, now) => {
-  const value = address.get(name);
-  return value !== null && value !== "" && Number.isFinite(Number(value)) ? Number(value) : now;
-};
+const given = (name, now) => (address.get(name) && Number.isFinite(Number(address.get(name))) ? Number(address.get(name)) : now);
 // The browser's tab keeps the last whole answer, so that a reload does not lose it. The server keeps none.
 const LAST = "knn-logits answer";
 // The name of a visitor's own datastore.
