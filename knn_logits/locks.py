@@ -77,7 +77,6 @@ class Copies:
         self._copies: dict[torch.device, tuple[Tensor, ...]] = {}
 
     def at(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Returns the tensors on a device."""
         if device not in self._copies:
             # Another thread may have made copies meanwhile, which may be in use.
             made = tuple(tensor.to(device) for tensor in self._tensors)

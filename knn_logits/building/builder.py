@@ -161,7 +161,6 @@ def _write_entries(
     compute: Callable[..., Iterator[Array]] | None,
     settings: BuildSettings,
 ) -> Manifest:
-    """Writes the text and the keys, and describes them."""
     dim, metric = canary[CANARY_KEYS].shape[1], plan.index.metric or DEFAULT_METRIC
     check_index(plan.index, dim, metric)
     text = steps.append(steps.cut(documents))

@@ -61,7 +61,6 @@ class KeyWorker:
             )
 
     def __call__(self, piece: Piece) -> Array:
-        """Returns the keys of a piece, [entries, dim]."""
         tokens, windows, first = piece
         with evaluating(self._model):
             parts = compute_keys(
@@ -106,7 +105,6 @@ def elsewhere(
 
 
 def on_cluster(address: str, canary: Mapping[str, Array]) -> Callable[..., Iterator[Array]]:
-    """Computes keys on a Ray cluster."""
     ray = connect(address)
 
     def computed(task: Task, pieces: Iterator[Piece]) -> Iterable[Array]:
@@ -181,13 +179,11 @@ class Ranks:
         return elsewhere(computed)
 
     def _scattered(self, values: list[Any] | None) -> Any:
-        """Gives each rank its value of those on rank 0."""
         mine: list[Any] = [None]
         dist.scatter_object_list(mine, values, src=0)
         return mine[0]
 
     def _gathered(self, value: Array | None) -> list[Any]:
-        """The values of all ranks, on rank 0."""
         values: list[Any] = [None] * self.world
         dist.gather_object(value, None if self.rank else values, dst=0)
         return values

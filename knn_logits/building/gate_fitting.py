@@ -80,11 +80,7 @@ Group: TypeAlias = tuple[int, int, int]
 def write_gate(
     steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, index: Index
 ) -> GateRecord | None:
-    """Fits a gate to a datastore, and writes it into a job's folder.
-
-    Returns:
-        The gate's record; None for a model that writes no text, or too few entries.
-    """
+    """Fits and writes a gate; None for a model that writes no text, or too few entries."""
     if len(store) < _MIN_ENTRIES:
         return None
     model, location, seed = steps.model, plan.keys.location, plan.index.seed
@@ -141,10 +137,7 @@ def write_gate(
 
 
 def _saved(job: Job, settings: SettingsRecord) -> tuple[list[GateTokens], dict[str, str]]:
-    """The tokens that an interrupted fit under the same settings has read, and its texts.
-
-    They are kept where the gate will stand.
-    """
+    """What an interrupted fit under the same settings has left in place of the gate."""
     about = {"settings": settings.model_dump_json(), "groups": "0"}
     if job.file("gate") is not None:
         arrays, saved = read_arrays(job.path("gate"))
@@ -241,7 +234,6 @@ class GateTokens(Ballots):
 
     @classmethod
     def joined(cls, parts: Iterable[GateTokens]) -> GateTokens:
-        """Joins the tokens of several texts."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*(torch.cat(column) for column in columns))
 
@@ -322,7 +314,6 @@ def fit_adaptive_gate(tokens: GateTokens, metric: Metric, *, seed: int = 0) -> A
 
 
 def quality(gate: AdaptiveGate, tokens: GateTokens) -> GateRecord:
-    """Judges a gate by tokens of all kinds."""
     shares = gate.at(tokens.features) * tokens.found
     gain = _mixed(shares, tokens.p_target).clamp(min=_LEAST_P).log()
     gain = gain - tokens.p_target[:, 0].clamp(min=_LEAST_P).log()

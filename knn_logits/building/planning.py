@@ -124,12 +124,10 @@ class BuildPlan:
         return chooses and self.keys.pairs is None and self.on_demand is None
 
     def as_text(self, model: nn.Module, tokenizer: Any) -> dict[str, str]:
-        """Returns the plan as text, to compare it with the plan of an unfinished job."""
         return {**self.keys.as_text(model, tokenizer), "keys on demand": str(self.on_demand)}
 
 
 def planned(model: nn.Module, tokenizer: Any, settings: PlanSettings) -> BuildPlan:
-    """Checks the settings of a build."""
     dtype = settings.get("keys_dtype", "float16")
     if dtype not in ("float16", "float32"):
         raise ConfigError(f"keys can be stored as float16 or float32, not {dtype!r}")

@@ -107,7 +107,6 @@ def predicted_tokens(pieces: Sequence[Piece]) -> int:
 def score_blocks(
     model: nn.Module, location: KeyLocation, pieces: list[Piece], rows: int, progress: Progress
 ) -> Iterator[TokenScores]:
-    """Scores the tokens of windows of text, and yields them in batches."""
     batch = tokens_of_scoring_pass(model)
     count = counter(progress, "calibration", predicted_tokens(pieces))
     with evaluating(model):

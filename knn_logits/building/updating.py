@@ -297,7 +297,6 @@ def _documents_of(store: Datastore) -> Iterator[tuple[int, DocumentRecord, Array
 
 
 def _digest(tokens: Sequence[int] | Array, *texts: str | None) -> bytes:
-    """Digests a document's tokens, and what else counts."""
     digest = hashlib.blake2b(np.asarray(tokens, np.int32).tobytes(), digest_size=_DIGEST_BYTES)
     digest.update(repr(texts).encode())
     return digest.digest()

@@ -76,7 +76,6 @@ def opened_with_model(
 
 
 def _is_datastore(path: Path) -> bool:
-    """Whether a path has a part of a datastore."""
     return any((path / file).exists() for file in (layout.MANIFEST, layout.JOURNAL, layout.TOKENS))
 
 

@@ -80,7 +80,6 @@ class OpenStores:
     indexes: RayIndexes | None
 
     def keywords(self, threads: int | None = None) -> dict[str, Any]:
-        """The keyword arguments that open a `Memory` of them."""
         opening = {"indexes": self.indexes, "threads": threads}
         return {**self.settings, **opening}
 

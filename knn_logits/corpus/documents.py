@@ -183,7 +183,6 @@ def quoted(name: str) -> str:
 
 
 def text_blocks(text: str) -> tuple[Block, ...]:
-    """Returns the blocks of a plain text."""
     if "\n" not in text:
         return (Block(0),)
     blocks, start = [], 0

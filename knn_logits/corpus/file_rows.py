@@ -102,7 +102,6 @@ class _Gathering:
 
     @property
     def has_text(self) -> bool:
-        """Whether the row that is gathered is not blank."""
         return any(map(str.strip, self._texts))
 
     def add(self, part: Text) -> Iterator[Row]:

@@ -49,7 +49,6 @@ class SourceFile:
 
     @property
     def shown(self) -> str:
-        """The path as one printable line."""
         return display_name(str(self.path))
 
     def row(self, fields: dict[str, object], number: int = 0, unit: str = "row") -> Row:

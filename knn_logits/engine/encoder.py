@@ -86,7 +86,6 @@ class Encoder:
 
     @property
     def record(self) -> EncoderRecord:
-        """The record of the encoder in a manifest."""
         return EncoderRecord(id=self.id, sha256=self.sha256, dim=self.dim)
 
     def knows(self, language: str) -> bool:

@@ -82,7 +82,6 @@ def key_states(model: nn.Module, location: KeyLocation, inputs: Mapping[str, Ten
 def key_states_and_logits(
     model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Computes the keys of a batch together with the model's own scores."""
     states, output = _run(model, location, inputs, until_keys=False)
     return states, output.logits
 
@@ -144,10 +143,7 @@ _INSTRUCTIONS = {
 
 
 def multiplies_in(dtype: torch.dtype) -> bool:
-    """Whether the processor has instructions for bfloat16 or float16.
-
-    False if this version of torch cannot say.
-    """
+    """Whether the processor multiplies in a half precision; False if torch cannot say."""
     found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(name) for name in _INSTRUCTIONS[dtype])
 

@@ -242,10 +242,7 @@ class StateCapture:
         self._finalizer()
 
     def find(self, input_ids: Tensor) -> tuple[Window, int, Tensor] | None:
-        """Finds the pass and the position that produced a call's scores; None if no pass fits.
-
-        The ids of the call are the third value, on the CPU.
-        """
+        """Finds the pass and the position that gave a call's scores, and its ids on the CPU."""
         windows = self._thread.windows
         if any(ids.device.type != "cpu" for ids in (input_ids, *(one.ids for one in windows))):
             input_ids = _on_host(input_ids, windows)
@@ -336,10 +333,7 @@ class Courses(threading.local):
     latest: Course | None = None
 
     def follow(self, call: Call, length: int, *, again: bool) -> tuple[Course, bool]:
-        """The generation of a call, and whether it begins with the call.
-
-        `again` says whether the call's forward pass has answered a call before.
-        """
+        """A call's generation, and whether it begins here; `again` for a pass that answered one."""
         course = self.latest
         if course is not None and (again or course.first < length <= course.longest + 1):
             processors = None if course.processors is None else course.processors()

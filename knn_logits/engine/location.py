@@ -44,7 +44,6 @@ class KeyLocation:
 
 
 def decoder_of(model: nn.Module) -> nn.Module:
-    """The module that holds the decoder's layers."""
     can_generate = getattr(model, "can_generate", None)
     get_decoder = getattr(model, "get_decoder", None)
     decoder = get_decoder() if callable(get_decoder) else None

@@ -38,7 +38,6 @@ def gguf_file(name: str) -> Path | None:
 
 
 def open_gguf(path: Path) -> tuple[Any, Any]:
-    """Opens a GGUF file: model and tokenizer."""
     from knn_logits.engine.llama_cpp.model import GGUFModel
 
     model = GGUFModel(path)

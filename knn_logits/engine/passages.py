@@ -96,11 +96,9 @@ class Passage:
         return f"{self.above}\n{text}" if self.above else text
 
     def in_context(self, sentence: Sentence) -> str:
-        """A sentence as in `below`, after the one before it.
-
-        Of a longer introduction only the last sentence is read, since another may be the answer.
-        """
+        """A sentence as in `below`, after the one before it."""
         if not sentence.before:
+            # Another sentence of a longer introduction may be the answer.
             return self.below(replace(sentence, lead=self.introduction(sentence)))
         text = self.below(sentence)
         at = len(text) - len(unlinked(sentence.text))
@@ -117,10 +115,7 @@ class Passage:
         return whole if whole in self.text else f"{sentence} {following}"
 
     def completed(self, sentence: Sentence, quote: str) -> str:
-        """A quote below its list's introduction or its table's header, or above what it introduces.
-
-        The quote has the sentence, and may have those beside it.
-        """
+        """A quote below its list's introduction or table's header, or above what it introduces."""
         shown = sentence.shown(quote)
         if shown != quote:
             return shown

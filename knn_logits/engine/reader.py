@@ -36,10 +36,7 @@ class Reader:
 
     @torch.no_grad()
     def log_odds(self, question: str, texts: Sequence[str]) -> Array:
-        """The log-odds that each of some texts answers a question, float32 [texts].
-
-        Beyond 192 tokens of both the end of a text is not read.
-        """
+        """The log-odds that each text, cut to 192 tokens with the question, answers it."""
         found: Array = np.zeros(len(texts), np.float32)
         for rows in batches(texts, _BATCH):
             pairs = [(question, texts[row]) for row in rows]

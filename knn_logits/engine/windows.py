@@ -64,7 +64,6 @@ class TextWindow:
 
     @property
     def source_size(self) -> int:
-        """Number of tokens that an encoder reads."""
         return 0 if self.source is None else len(self.source)
 
 
@@ -101,7 +100,6 @@ def plan(
 
 
 def windows_of(contexts: Contexts, record: WindowRecord) -> list[TextWindow]:
-    """The windows of a datastore's text."""
     return list(plan(contexts.first, contexts.length, record.window, record.stride))
 
 

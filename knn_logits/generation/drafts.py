@@ -82,7 +82,6 @@ class Drafter:
         self._latest: tuple[Source, int] | None = None
 
     def draft(self, ids: Sequence[int], vote: Vote | None, room: int = MAX_DRAFT) -> list[int]:
-        """Drafts the next tokens, at most `room`."""
         drafted: list[int] = []
         self._latest = None
         if self._only_followed and (vote is None or vote.influence(0, ids[-1]) < LEAST_INFLUENCE):
@@ -197,11 +196,7 @@ _ARGUMENTS = {
 class DraftedDecoding:
     """The decoding loop, for the argument `custom_generate` of transformers.
 
-    Args:
-        draft: Returns a draft for a text, of a number of tokens at most.
-        learn: Is told how many tokens of the latest draft were accepted.
-        expect: Is told the scores of a draft's pass, [1 + drafted, vocabulary], beforehand.
-        streamer: As `generate()` takes it.
+    `draft` and `learn` are those of a `Drafter`, and `expect` gets the scores of a draft's pass.
     """
 
     def __init__(
@@ -331,10 +326,8 @@ class Passes:
 
 
 def arguments_for_drafts(model: Any, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the arguments with which `generate()` writes a text with drafts; None for no drafts.
-
-    The criterion that `stop_strings` stands for takes its place.
-    """
+    """Returns the arguments of a `generate()` that uses drafts; None where it cannot."""
+    # The criterion that `stop_strings` stands for takes its place.
     strings, tokenizer = arguments.get("stop_strings"), arguments.get("tokenizer")
     if strings is not None and tokenizer is not None:
         stop = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
@@ -362,7 +355,6 @@ def can_forget(model: Any) -> bool:
 
 
 def can_draft(model: Any, input_ids: Any, settings: dict[str, Any]) -> bool:
-    """Whether a text can be written with drafts."""
     if not isinstance(input_ids, Tensor) or len(input_ids) != 1 or not can_forget(model):
         return False
     # A static cache cannot be cropped.

@@ -344,10 +344,7 @@ def with_defaults(arguments: dict[str, Any], defaults: dict[str, Any]) -> dict[s
 
 
 def goes_round(answer: Sequence[int], size: int) -> bool:
-    """Whether the end of an answer goes round.
-
-    Its tokens repeat after a period, for a whole period and for at least `size` tokens.
-    """
+    """Whether the last tokens repeat: a whole period of them, and at least `size` tokens."""
     length = len(answer)
     for period in range(1, length // 2 + 1):
         repeated = max(period, size)
@@ -360,17 +357,9 @@ def goes_round(answer: Sequence[int], size: int) -> bool:
 
 
 def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence[int]) -> Tensor:
-    """Leaves a looping row only the tokens that end a text.
+    """Leaves a looping row only the tokens that end a text, unless all of them are forbidden.
 
-    Args:
-        scores: [rows, vocabulary].
-        ids: int64 [rows, length], the texts, on the CPU.
-        start: The length of their prompts.
-        size: The fewest tokens that count as repeated.
-        ends: The tokens that end a text.
-
-    Returns:
-        The scores, [rows, vocabulary]. A text that may not end yet, or never does, keeps them.
+    `scores` are [rows, vocabulary]; `ids`, int64 [rows, length], have prompts of `start` tokens.
     """
     result, answers = scores, ids.numpy()[:, start:]
     places = answers.shape[1] - size

@@ -31,10 +31,7 @@ def card(
     revision: str | None = None,
     old: str | None = None,
 ) -> str:
-    """Makes the card of a datastore, or replaces the generated part of the `old` one.
-
-    What the front matter of the old card says stays, but for the model.
-    """
+    """Makes the card of a datastore, or replaces the generated part of the `old` one."""
     from huggingface_hub import DatasetCard, DatasetCardData
 
     fields = front_matter(manifest)

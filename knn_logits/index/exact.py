@@ -34,7 +34,6 @@ class TorchIndex:
 
     @property
     def device(self) -> torch.device:
-        """The device of the keys."""
         return self._keys.device
 
     def _rows_at_once(self, k: int) -> int:

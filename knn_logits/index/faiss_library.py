@@ -183,7 +183,6 @@ class FaissIndex:
         self._changed()
 
     def remove(self, ids: Array) -> None:
-        """Does what `Index.remove` says."""
         ids = np.ascontiguousarray(ids, np.int64)
         self.raw.remove_ids(self._faiss.IDSelectorBatch(ids))
         self._changed()
@@ -254,10 +253,7 @@ class FaissIndex:
         return nearest_in_ranges(limits, nearness, lambda _, places: ids[places], k)
 
     def _search_products(self, queries: Array, k: int) -> tuple[Tensor, Tensor]:
-        """Compares product codes by one table for each query, where FAISS reads one for each list.
-
-        That is |q|^2 + |k|^2 - 2qk, all relative to the mean of the centroids.
-        """
+        """|q|^2 + |k|^2 - 2qk, relative to the centroids' mean, by one table for each query."""
         index, squares = self._products
         distances, lists = self.raw.quantizer.search(queries, self.raw.nprobe)
         queries, index.nprobe = queries - self._centered[0], self.raw.nprobe

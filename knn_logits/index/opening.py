@@ -135,7 +135,6 @@ def index_from_keys(
 
 
 def kind_of(store: Datastore) -> Kind:
-    """The kind of a datastore's index."""
     manifest = store.manifest
     if manifest.on_demand is not None:
         raise DatastoreError(

@@ -20,7 +20,6 @@ from knn_logits.index.kinds import Kind
 
 
 def to_arrays(inner: Any) -> dict[str, Array]:
-    """The plain arrays of an index of FAISS."""
     faiss = faiss_module()
     quantizer = faiss.downcast_index(inner.quantizer)
     arrays: dict[str, Array] = {"centroids": faiss.vector_to_array(quantizer.codes)}

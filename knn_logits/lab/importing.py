@@ -122,7 +122,6 @@ def import_datastore(
 
 
 def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
-    """Writes the datastore."""
     job, model, tokenizer, progress = steps.job, steps.model, steps.tokenizer, steps.progress
     canary = steps.write_canary()
     dim = int(canary[CANARY_KEYS].shape[1])

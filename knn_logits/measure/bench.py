@@ -63,7 +63,6 @@ class Bench:
     cache: PassCache | None = None  # where forward passes are kept for other runs
 
     def text(self, documents: Iterable[Document | str]) -> Text:
-        """Reads documents as this bench scores them."""
         windows = (self.window, self.stride, self.concatenate)
         return Text(documents, self.tokenizer, *windows, self.pairs)
 

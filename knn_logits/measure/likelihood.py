@@ -119,11 +119,9 @@ class GridLikelihood:
 
     @property
     def lm_perplexity(self) -> float:
-        """The perplexity of the model alone."""
         return math.exp(-self.lm / max(1, self.tokens))
 
     def best(self, k_tolerance: float = 0.0, least_k: int = 1) -> Choice:
-        """Returns the setting with the largest likelihood."""
         perplexities = self.perplexities().nan_to_num(nan=math.inf)
         perplexities[[k < least_k for k in self.grid.ks]] = math.inf
         of_k = perplexities.flatten(1).amin(dim=1)

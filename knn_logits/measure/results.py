@@ -183,7 +183,6 @@ class TokenTable:
         return pa.Table.from_batches(self._parts, SCHEMA).sort_by("place")
 
     def write(self, path: str | Path) -> None:
-        """Writes a parquet file."""
         pq.write_table(self.sorted(), path)
 
     def comparison(self) -> dict[str, Any] | None:

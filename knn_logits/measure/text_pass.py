@@ -50,7 +50,6 @@ class Distributions:
     rows: Tensor  # int64 [rows], the chosen positions of the pass, on the device of the scores
 
     def __getitem__(self, rows: Tensor | slice) -> Distributions:
-        """Selects some of the positions."""
         index = rows if isinstance(rows, slice) else rows.to(self.rows.device)
         return Distributions(self.scores, self.rows[index])
 
@@ -85,7 +84,6 @@ class TokenScores:
     lengths: tuple[int, ...] = ()
 
     def __getitem__(self, rows: Tensor | slice) -> TokenScores:
-        """Selects some of the tokens."""
         index = rows if isinstance(rows, slice) else rows.to(self.states.device)
         positions = rows if isinstance(rows, slice) else rows.numpy()
         return TokenScores(
@@ -111,7 +109,6 @@ class PassCache:
             self._model.update(plain.numpy().data)
 
     def path(self, inputs: Mapping[str, Tensor]) -> Path:
-        """The file of a pass."""
         name = self._model.copy()
         for key, tensor in sorted(inputs.items()):
             name.update(f"{key} {tuple(tensor.shape)}".encode())
@@ -129,7 +126,6 @@ class PassCache:
 
     @staticmethod
     def keep(path: Path, states: Tensor, log_p_lm: Tensor) -> None:
-        """Writes a pass."""
         tensors = {"states": states.contiguous().cpu(), "log_p_lm": log_p_lm.contiguous()}
         with replacing(path) as file:
             file.write(save(tensors))

@@ -26,7 +26,6 @@ from knn_logits.store.records import PairsRecord
 
 
 def sacrebleu() -> Any:
-    """Loads the library sacrebleu."""
     try:
         return importlib.import_module("sacrebleu")
     except ImportError as error:

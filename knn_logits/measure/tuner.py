@@ -328,7 +328,6 @@ class Half:
         return np.concatenate(self._features), np.concatenate(self._found), log_p
 
     def part(self, stored: SettingsRecord, best: Choice) -> Part:
-        """The perplexities under the stored settings and under a choice."""
         perplexities, grid = self.grid.perplexities(), self.grid.grid
         before = (
             grid.ks.index(min(grid.ks[-1], stored.k)),

@@ -33,7 +33,6 @@ class Weighing:
 
     @classmethod
     def of(cls, config: KNNConfig) -> Weighing:
-        """The weighing of a memory with these settings."""
         return cls(config.temperature, config.suffix_weight, config.pointer_weight)
 
     def bonus(self, neighbors: Neighbors) -> Tensor | None:

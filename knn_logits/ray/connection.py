@@ -75,10 +75,7 @@ def results(
     places: int,
     resources: Mapping[str, float],
 ) -> Iterator[Any]:
-    """Yields what `make(*shared)` returns for pieces of work, in the pieces' order.
-
-    It is made once in each process. Ray runs a piece again whose process was lost.
-    """
+    """Yields results of pieces in their order, by `make(*shared)`, made once in each process."""
     name, references = uuid4().hex, [ray.put(value) for value in shared]
     task = ray.remote(max_retries=_TRIES, scheduling_strategy="SPREAD", **resources)(_work)
     waiting: deque[Any] = deque()

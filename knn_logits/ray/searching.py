@@ -94,7 +94,6 @@ class RayIndexes(Indexes):
         return index
 
     def _start(self, store: Datastore, spans: Sequence[tuple[int, int]]) -> list[Any]:
-        """Starts the actors of a datastore's shards."""
         name = str(store.folder.resolve())
         if store.revision is not None:
             name = f"{store.name}@{store.revision}"

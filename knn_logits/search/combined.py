@@ -146,17 +146,14 @@ class CombinedRetriever(Retriever):
         self._first = [0, *itertools.accumulate(sizes)]
 
     def begin_text(self) -> None:
-        """See `Retriever.begin_text`."""
         for retriever in self.retrievers:
             retriever.begin_text()
 
     @property
     def stores(self) -> list[Datastore]:
-        """The datastores, in order."""
         return [retriever.store for retriever in self.retrievers]
 
     def locate(self, entry: int) -> tuple[Datastore, int]:
-        """Returns the datastore of an entry that a search found, and the entry's number there."""
         number = next(
             place for place in range(len(self.retrievers)) if entry < self._first[place + 1]
         )

@@ -57,7 +57,6 @@ class SuffixIndex:
         self._hide(hidden_entries(store, without))
 
     def _hide(self, hidden: Array) -> None:
-        """Leaves out some entries."""
         if len(hidden):
             shown = np.ones(self._size, bool)
             shown[hidden] = False
@@ -257,16 +256,9 @@ class Matches:
         end_token: int | None = None,
         most: int | None = None,
     ) -> Matches:
-        """Opens the matches of datastores, which are read as one corpus.
+        """Opens the matches of datastores, or of number `only`, without documents `exclude`.
 
-        Args:
-            stores: The datastores. A learned memory has no text. To sort the suffixes of one that
-                has no suffix index takes a second for a million tokens.
-            indexes: Keeps what belongs to a datastore.
-            exclude: Names of documents to leave out.
-            only: The number of the only datastore that is read; None for all.
-            end_token: The token that follows the end of a document; None if ends do not count.
-            most: A suffix that occurs more often in a datastore is no match.
+        Without `end_token` the ends of documents do not count.
         """
         suffixes: list[tuple[SuffixIndex, int]] = []
         counts: list[Array] = []
@@ -355,7 +347,6 @@ class InfiniGram:
         self._lengths, self._shares = torch.tensor(lengths), torch.tensor([0.0, *shares])
 
     def find(self, prefixes: Prefixes) -> Occurrences:
-        """The occurrences of the longest suffix of each text, in all datastores."""
         found = self._matches.find(prefixes)
         places = torch.bucketize(found.lengths, self._lengths, right=True)
         return replace(found, shares=self._shares[places])

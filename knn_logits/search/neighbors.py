@@ -50,7 +50,6 @@ class Prefixes:
         return torch.from_numpy(tokens.astype(np.int32))
 
     def __getitem__(self, rows: Tensor | Array | slice) -> Prefixes:
-        """Returns the texts of some rows."""
         selected = rows.cpu().numpy() if isinstance(rows, Tensor) else rows
         return Prefixes(self.tokens, self.first[selected], self.end[selected])
 
@@ -87,7 +86,6 @@ class Occurrences:
 
     @classmethod
     def none(cls, rows: int) -> Occurrences:
-        """No occurrences for any of the rows."""
         ids = torch.empty(rows, 0, dtype=torch.int64)
         logs = torch.empty(rows, 0, dtype=torch.float32)
         nothing = torch.zeros(rows, dtype=torch.int64)
@@ -95,12 +93,10 @@ class Occurrences:
         return cls(ids, ids, logs, nothing, nothing, *shares)
 
     def __getitem__(self, rows: Tensor | slice) -> Occurrences:
-        """Returns the occurrences of some rows."""
         index = rows if isinstance(rows, slice) else rows.to(self.ids.device)
         return Occurrences(*(one[index] for one in self.tensors()))
 
     def to(self, device: torch.device | str) -> Occurrences:
-        """Returns the same with all tensors on `device`."""
         if self.ids.device == torch.device(device):
             return self
         # A copy to the host must be complete before it is read.
@@ -129,7 +125,6 @@ class Occurrences:
 
     @classmethod
     def unpacked(cls, found: Tensor) -> Occurrences:
-        """The occurrences that `packed` packed."""
         width = (found.shape[1] - 5) // 3
         ids, values, logs, counts, shares = found.split([width, width, width, 2, 3], dim=-1)
         whole = (one.contiguous() for one in counts.long().unbind(-1))
@@ -137,7 +132,6 @@ class Occurrences:
         return cls(ids.long(), values.long(), logs.float(), *whole, *parts)
 
     def tensors(self) -> list[Tensor]:
-        """The fields, in their order."""
         return [getattr(self, field.name) for field in fields(self)]
 
 
@@ -232,7 +226,6 @@ class Neighbors:
         return replace(self, **{**changed, **fields})
 
     def __getitem__(self, rows: Tensor | slice) -> Neighbors:
-        """The neighbors of some of the queries."""
         by_row = {
             name: field[rows] for name in _BY_ROW if (field := getattr(self, name)) is not None
         }

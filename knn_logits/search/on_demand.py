@@ -35,7 +35,6 @@ class Passages:
         self._first = np.concatenate([[0], np.cumsum(counts)])
 
     def __len__(self) -> int:
-        """Number of passages."""
         return int(self._first[-1])
 
     def of_entries(self, entries: Array) -> Array:
@@ -83,10 +82,7 @@ class PassageFinder:
         self._results_of: Recent[bytes, tuple[int, ...]] = Recent(_CACHED)
 
     def find(self, texts: Prefixes) -> list[tuple[int, ...]]:
-        """Finds passages at every `every`-th token of each text; the last `kept` results count.
-
-        A shorter text is looked up at its end.
-        """
+        """Finds passages at every `every`-th token of each text, or at the end of a short one."""
         first = _beginnings(texts).tolist()
         looked = [
             (begin, self._places(begin, end))

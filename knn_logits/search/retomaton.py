@@ -267,7 +267,6 @@ def _side_by_side(rows: list[Array], padding: float) -> Array:
 
 
 def _stacked(steps: list[Neighbors]) -> Neighbors:
-    """Joins the neighbors of several steps of the same rows, one step after another."""
     if len(steps) == 1:
         return steps[0]
     width = max(step.k for step in steps)

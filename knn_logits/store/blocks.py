@@ -71,10 +71,7 @@ class TokenBlock:
 
 
 def blocks_value(rows: Iterable[tuple[int, Any]]) -> dict[str, object]:
-    """Returns the metadata that hold blocks, each with the position of its first token.
-
-    A text of one paragraph that is at no place needs none.
-    """
+    """The metadata of blocks and their first tokens; none for one paragraph at no place."""
     listed: list[list[object]] = []
     for start, block in rows:
         row = [start, block.kind, block.place, block.fragment]
@@ -89,10 +86,7 @@ def blocks_value(rows: Iterable[tuple[int, Any]]) -> dict[str, object]:
 def parsed(
     metadata: str | None, length: int
 ) -> tuple[tuple[TokenBlock, ...], tuple[TokenPlace, ...]]:
-    """Returns the blocks and the places of a document of `length` tokens, without what is wrong.
-
-    Without blocks the document is one paragraph.
-    """
+    """The valid blocks and places of a document of `length` tokens; without any, one paragraph."""
     try:
         rows = json.loads(metadata or "")[BLOCKS][:MAX_BLOCKS]
     except (ValueError, TypeError, KeyError, RecursionError):

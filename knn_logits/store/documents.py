@@ -85,10 +85,7 @@ _CACHED_RECORDS = 4096
 
 
 class Documents:
-    """The table of documents, by number: lines of JSON, which are parsed when they are needed.
-
-    Its `rows` documents must cover all tokens without a gap.
-    """
+    """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
 
     def __init__(self, path: Path, rows: int, tokens: int, *, pairs: bool) -> None:
         empty = path.stat().st_size == 0
@@ -137,7 +134,6 @@ class Documents:
         return [id for id, _, _ in self._names]
 
     def sources(self, numbers: Sequence[int]) -> list[str]:
-        """The sources of some documents, which are pairs."""
         return [self[number].source or "" for number in numbers]
 
     def named(self, name: str, removed: Collection[int] = ()) -> list[int]:

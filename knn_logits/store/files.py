@@ -165,7 +165,6 @@ def first_problem(error: Exception) -> str:
 
 
 def create(path: Path) -> IO[bytes]:
-    """Opens a new file for writing."""
     return path.open("xb")
 
 

@@ -67,7 +67,6 @@ class Job:
 
     @property
     def keys(self) -> int:
-        """Number of keys in the shards."""
         return sum(shard.shape[0] for shard in self.shards if shard.shape)
 
     def path(self, kind: layout.Kind, shard: int | None = None) -> Path:
@@ -88,7 +87,6 @@ class Job:
         return old.model_copy(update=changed)
 
     def drop(self, *kinds: layout.Kind) -> None:
-        """Deletes the job's files of some kinds."""
         dropped = [file for file in self.files if file.kind in kinds]
         if dropped:
             self.save(files=tuple(file for file in self.files if file not in dropped))

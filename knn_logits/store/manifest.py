@@ -163,7 +163,6 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a JSON file of moderate size."""
     size = regular_file(path).st_size
     if size > _LARGEST_MANIFEST:
         raise DamagedError(f"{path} is too large ({size} bytes); rebuild it")

@@ -52,7 +52,6 @@ class ModelRecord(Record):
 
     @property
     def named(self) -> str:
-        """The id, with the adapter."""
         return self.id if self.adapter is None else f"{self.id} with its adapter {self.adapter!r}"
 
 

@@ -138,11 +138,9 @@ def runs_before(
 def pairs_of(
     store: Datastore, ids: Array, most: int, without: Collection[str] = ()
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields where a text and a datastore have the same two tokens in a row.
+    """Yields the positions, in text and datastore, of the second token of pairs that both have.
 
-    Each row has the position of the second token in the text and in the datastore, and a weight,
-    which is larger for rarer pairs. Pairs that occur more often than `most`, removed documents and
-    those named in `without` do not count.
+    The third number is larger for rarer pairs. More than `most` occurrences count as none.
     """
     tokens, table = np.asarray(store.tokens), store.documents
     firsts = np.flatnonzero(np.isin(tokens[:-1], ids[:-1]))

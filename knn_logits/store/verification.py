@@ -42,10 +42,7 @@ _LARGE_KINDS, _READ_BYTES = ("keys", "index", "vectors"), 16 << 20
 def damage(
     folder: Path, manifest: Manifest, progress: Progress = no_progress, *, full: bool = True
 ) -> list[str]:
-    """Lists what is wrong with each of a datastore's files, one line each.
-
-    Without `full`, keys, an index and vectors are read in files of at most 16 MiB only.
-    """
+    """Lists the faults of files, one line each; without `full`, some large ones are not read."""
     # A download may still lack its keys.
     lacks = [] if hub_repo_of(folder) is None else manifest.key_shards
     records = [one for one in manifest.files if one not in lacks or (folder / one.name).exists()]

@@ -99,7 +99,6 @@ def _row(line: bytes, keys: tuple[str, ...]) -> dict[str, object]:
 
 
 def read_parquet(stream: Any, keys: tuple[str, ...]) -> Iterator[Part]:
-    """Reads the rows of a parquet file, one batch at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

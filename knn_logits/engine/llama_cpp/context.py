@@ -204,7 +204,6 @@ class Context:
         self.length = min(self.length, length)
 
     def clear(self) -> None:
-        """Forgets all tokens."""
         llama().llama_memory_clear(self._memory, False)
         self.length = 0
 
@@ -287,7 +286,6 @@ class TextCache:
         self._columns = 0
 
     def get_seq_length(self, *_: int) -> int:
-        """The number of columns that were read."""
         return self._columns
 
     def context(self, row: int, tokens: int, names: Sequence[str]) -> Context:

@@ -89,7 +89,6 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The words of ids, as the file spells them."""
         if isinstance(ids, int):
             return self._words[ids]
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
@@ -113,7 +112,6 @@ class GGUFTokenizer(PreTrainedTokenizerBase):
 
     @cached_property
     def _prefix(self) -> bool:
-        """Whether a space is put before a text."""
         kind = llama().llama_vocab_type(self._vocabulary)
         added = self._weights.settings.get("tokenizer.ggml.add_space_prefix", "true")
         return kind == _SENTENCEPIECE and added == "true"

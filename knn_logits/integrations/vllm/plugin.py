@@ -41,7 +41,6 @@ def register() -> None:
 
 
 def datastores() -> list[str]:
-    """The datastores that the environment names."""
     return [name for name in os.environ.get(DATASTORE, "").split(",") if name]
 
 
@@ -99,7 +98,6 @@ class SourcesEndpoint:
         self._engine: Any = None
 
     def attach_router(self, app: Any) -> None:
-        """Adds the route."""
         app.get("/knn/sources/{request}")(self._sources)
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:  # noqa: ARG002

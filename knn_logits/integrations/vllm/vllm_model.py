@@ -55,7 +55,6 @@ class VLLMModel(nn.Module):
         self.ffn_input, self.head_input = nn.Identity(), nn.Identity()
 
     def find_key(self, name: str) -> str:
-        """The module for a key's name."""
         if name not in KEYS:
             raise ConfigError(
                 f"vLLM gives the states at {' and '.join(KEYS)}, not at {name}: build the "

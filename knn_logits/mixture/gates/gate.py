@@ -68,7 +68,6 @@ class FittedGate:
 
     @property
     def about(self) -> dict[str, str]:
-        """The metadata of the gate's file."""
         return {"gate": self.kind, "metric": self.metric}
 
     def to_arrays(self) -> dict[str, Array]:
@@ -136,7 +135,6 @@ class Network:
         return linear(torch.tanh(linear(scaled, hidden, hidden_bias)), out, out_bias)
 
     def to_arrays(self) -> dict[str, Array]:
-        """Returns the network as arrays, float32."""
         return {name: weight.cpu().numpy() for name, weight in self._weights.items()}
 
 
