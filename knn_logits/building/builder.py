@@ -27,11 +27,7 @@ from knn_logits.building.planning import BuildPlan, BuildSettings, PlanSettings,
 from knn_logits.building.settings_choice import choose_settings, unrepeated_ngram
 from knn_logits.building.steps import Steps, cut_documents, encoder_named, write_vectors
 from knn_logits.corpus.documents import Document, as_documents
-from knn_logits.engine.compatibility import (
-    canary_keys,
-    canary_tokens,
-    vocabulary_size,
-)
+from knn_logits.engine.compatibility import canary_keys, canary_tokens, vocabulary_size
 from knn_logits.engine.forward import evaluating
 from knn_logits.engine.windows import compute_keys, windows_of
 from knn_logits.errors import CorpusError

@@ -16,11 +16,7 @@ import torch.distributed as dist
 from torch import nn
 
 from knn_logits.arrays import Array
-from knn_logits.engine.compatibility import (
-    SAME_KEYS,
-    canary_keys,
-    relative_error,
-)
+from knn_logits.engine.compatibility import SAME_KEYS, canary_keys, relative_error
 from knn_logits.engine.forward import evaluating, input_device
 from knn_logits.engine.location import KeyLocation
 from knn_logits.engine.windows import Sources, TextWindow, compute_keys, grouped, groups_from

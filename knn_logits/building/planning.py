@@ -9,11 +9,7 @@ from typing import Any
 from torch import nn
 
 from knn_logits._version import __version__
-from knn_logits.engine.compatibility import (
-    model_record,
-    pair_tokenizer,
-    tokenizer_record,
-)
+from knn_logits.engine.compatibility import model_record, pair_tokenizer, tokenizer_record
 from knn_logits.engine.location import DEFAULT_KEY, KeyLocation, find_key
 from knn_logits.engine.pairs import PairTokenizer, context_length
 from knn_logits.engine.windows import resolve, tokens_of_pass

@@ -31,10 +31,7 @@ _NPROBES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def measured(
-    store: Datastore,
-    index: Index,
-    record: IndexRecord,
-    progress: Progress = no_progress,
+    store: Datastore, index: Index, record: IndexRecord, progress: Progress = no_progress
 ) -> IndexRecord:
     """Measures recall, at the record's nprobe or the least of enough recall or the best."""
     kind = Kind(record.factory, store.manifest.dim, store.manifest.metric)

@@ -36,12 +36,7 @@ Passes = Annotated[PassConfig, Without(("window", "concatenate"))]
 
 @command
 def add(
-    model: Model,
-    store: Store,
-    corpus: Corpus,
-    fields: CorpusOptions,
-    passes: Passes,
-    run: Run,
+    model: Model, store: Store, corpus: Corpus, fields: CorpusOptions, passes: Passes, run: Run
 ) -> None:
     """Add documents without recomputing existing keys."""
     from knn_logits.building.updating import add_documents

@@ -87,11 +87,7 @@ def key_states_and_logits(
 
 
 def _run(
-    model: nn.Module,
-    location: KeyLocation,
-    inputs: Mapping[str, Tensor],
-    *,
-    until_keys: bool,
+    model: nn.Module, location: KeyLocation, inputs: Mapping[str, Tensor], *, until_keys: bool
 ) -> tuple[Tensor, Any]:
     owner = threading.get_ident()
     taken: list[Tensor] = []

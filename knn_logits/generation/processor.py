@@ -109,13 +109,7 @@ class KNNLogitsProcessor(LogitsProcessor):
         self._closed = True
         self._capture.close()
 
-    def generate(
-        self,
-        inputs: Tensor | None = None,
-        *,
-        draft: bool = True,
-        **settings: Any,
-    ) -> Any:
+    def generate(self, inputs: Tensor | None = None, *, draft: bool = True, **settings: Any) -> Any:
         """Calls the model's `generate()` with this processor, and uses drafts where possible.
 
             output = knn.generate(**tokenizer("The winch", return_tensors="pt"))

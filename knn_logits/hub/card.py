@@ -25,12 +25,7 @@ _LICENSES = re.compile(
 )
 
 
-def card(
-    manifest: Manifest,
-    repo: str,
-    revision: str | None = None,
-    old: str | None = None,
-) -> str:
+def card(manifest: Manifest, repo: str, revision: str | None = None, old: str | None = None) -> str:
     """Makes the card of a datastore, or replaces the generated part of the `old` one."""
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -13,14 +13,7 @@ from knn_logits.errors import ConfigError, DatastoreError
 from knn_logits.hub.card import card
 from knn_logits.store import layout
 from knn_logits.store.datastore import Datastore
-from knn_logits.store.hub_client import (
-    LIBRARY,
-    REPO_TYPE,
-    HubName,
-    asking,
-    endpoint,
-    hub_name,
-)
+from knn_logits.store.hub_client import LIBRARY, REPO_TYPE, HubName, asking, endpoint, hub_name
 from knn_logits.store.manifest import Manifest
 
 _CARD = "README.md"

@@ -148,12 +148,7 @@ class FaissIndex:
     """A FAISS index with the package's protocol of an index."""
 
     def __init__(
-        self,
-        index: Any,
-        metric: Metric,
-        *,
-        nprobe: int | None = None,
-        threads: int | None = None,
+        self, index: Any, metric: Metric, *, nprobe: int | None = None, threads: int | None = None
     ) -> None:
         self.metric: Metric = metric
         self._comparison = COMPARISONS[metric]

@@ -62,10 +62,7 @@ class Indexes:
             store,
             ("index", config.exclude, config.nprobe),
             lambda: open_index(
-                store,
-                device=self.device,
-                threads=self.threads,
-                without=_left_out(store, config),
+                store, device=self.device, threads=self.threads, without=_left_out(store, config)
             ),
         )
 
@@ -181,10 +178,7 @@ def hidden_entries(store: Datastore, without: Array | None) -> Array:
 
 
 def whole_index(
-    store: Datastore,
-    *,
-    device: torch.device | str = "cpu",
-    threads: int | None = None,
+    store: Datastore, *, device: torch.device | str = "cpu", threads: int | None = None
 ) -> Index:
     """Opens the index over all entries, also removed ones."""
     kind, nprobe, saved = kind_of(store), store.manifest.index.nprobe, store.index_arrays

@@ -24,27 +24,12 @@ from knn_logits.engine.windows import window_keys
 from knn_logits.errors import ConfigError
 from knn_logits.index.opening import Indexes
 from knn_logits.locks import cached_property
-from knn_logits.mixture.gates.adaptive import (
-    MAX_OCCURRENCES,
-    AdaptiveGate,
-    GatedStore,
-    gated_vote,
-)
+from knn_logits.mixture.gates.adaptive import MAX_OCCURRENCES, AdaptiveGate, GatedStore, gated_vote
 from knn_logits.mixture.gates.gate import Gate, weigh_rows
-from knn_logits.mixture.presets import (
-    MemorySettings,
-    MixtureSettings,
-    resolve,
-)
+from knn_logits.mixture.presets import MemorySettings, MixtureSettings, resolve
 from knn_logits.mixture.step_graphs import StepGraphs, can_replay
 from knn_logits.mixture.vote import Vote, Weighing, drop_impossible, second_vote
-from knn_logits.search.combined import (
-    Stores,
-    distinct_names,
-    names_of,
-    open_retriever,
-    open_stores,
-)
+from knn_logits.search.combined import Stores, distinct_names, names_of, open_retriever, open_stores
 from knn_logits.search.matches import InfiniGram, Matches
 from knn_logits.search.neighbors import Neighbors, Occurrences, Prefixes, with_occurrences
 from knn_logits.search.retriever import MAX_SHARED_TOKENS, Retriever
@@ -140,10 +125,7 @@ class Memory:
 
     @classmethod
     def of(
-        cls,
-        model: nn.Module,
-        datastore: Memory | Stores,
-        **settings: Unpack[MemorySettings],
+        cls, model: nn.Module, datastore: Memory | Stores, **settings: Unpack[MemorySettings]
     ) -> Memory:
         """Opens a memory of datastores, or takes an open memory with other settings.
 
@@ -190,10 +172,7 @@ class Memory:
         return self._sibling(stores, names, settings)
 
     def _sibling(
-        self,
-        stores: list[Datastore],
-        names: tuple[str, ...] | None,
-        settings: MixtureSettings,
+        self, stores: list[Datastore], names: tuple[str, ...] | None, settings: MixtureSettings
     ) -> Memory:
         changed = {name: value for name, value in settings.items() if value is not None}
         other = object.__new__(Memory)

@@ -112,12 +112,7 @@ def drop_impossible(weights: Tensor, values: Tensor, log_p_lm: Tensor) -> Tensor
     return normalised(weights.masked_fill(forbidden, NO_WEIGHT))
 
 
-def mix(
-    log_p_lm: Tensor,
-    weights: Tensor,
-    values: Tensor,
-    lmbda: float | Tensor,
-) -> Tensor:
+def mix(log_p_lm: Tensor, weights: Tensor, values: Tensor, lmbda: float | Tensor) -> Tensor:
     """log(λ p_kNN + (1 - λ) p_LM) [rows, vocabulary]; a row without votes is exactly `log_p_lm`."""
     # One pass over the vocabulary; every other step costs rows * k.
     log_share, log_rest = _log_shares(weights, lmbda)

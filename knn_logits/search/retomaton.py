@@ -172,10 +172,7 @@ class RetomatonRetriever(Retriever):
         return [_NOTHING] * len(ids)
 
     def _step(
-        self,
-        queries: Tensor,
-        pointers: list[Array],
-        texts: Prefixes,
+        self, queries: Tensor, pointers: list[Array], texts: Prefixes
     ) -> tuple[Neighbors, list[Candidates]]:
         """Makes one step of all rows, with one search for the rows that need it."""
         searching = [

@@ -98,11 +98,7 @@ class KNNConfig:
         option="--retomaton/--no-retomaton",
         reported=True,
     )
-    min_knns: int = setting(
-        1,
-        "Search when fewer pointers than this remain.",
-        least=1,
-    )
+    min_knns: int = setting(1, "Search when fewer pointers than this remain.", least=1)
     max_knns: int = setting(1024, "Maximum number of pointers and cluster members.", least=1)
     pointer_weight: float = setting(
         20.0,

@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Kind = Literal[
-    "tokens",
-    "documents",
-    "keys",
-    "index",
-    "clusters",
-    "suffixes",
-    "vectors",
-    "gate",
-    "checks",
+    "tokens", "documents", "keys", "index", "clusters", "suffixes", "vectors", "gate", "checks"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -18,13 +18,7 @@ from knn_logits.errors import DamagedError
 from knn_logits.metrics import LEARNED_METRIC
 from knn_logits.progress import Progress, counter, no_progress
 from knn_logits.store import layout
-from knn_logits.store.files import (
-    HASH_CHUNK,
-    hub_repo_of,
-    map_array,
-    open_file,
-    regular_file,
-)
+from knn_logits.store.files import HASH_CHUNK, hub_repo_of, map_array, open_file, regular_file
 from knn_logits.store.manifest import Manifest
 from knn_logits.store.records import FileRecord
 

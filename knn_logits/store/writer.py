@@ -22,11 +22,7 @@ _FIRST_BYTES = 1 << 20
 
 @contextmanager
 def writing_text(
-    job: Job,
-    *,
-    concatenate: bool,
-    vocabulary: int,
-    before: tuple[Array, Documents] | None = None,
+    job: Job, *, concatenate: bool, vocabulary: int, before: tuple[Array, Documents] | None = None
 ) -> Iterator[TokenWriter]:
     """Writes documents after those of `before`; a job that continues refuses another text."""
     path = job.path("tokens")

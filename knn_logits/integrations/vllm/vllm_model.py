@@ -84,11 +84,7 @@ class VLLMModel(nn.Module):
 
     @torch.inference_mode()
     def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        keys_only: bool = False,
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, keys_only: bool = False
     ) -> Scores | None:
         """Reads texts, int64 [rows, columns], padded on the right."""
         rows, columns = input_ids.shape
