@@ -155,7 +155,7 @@ class Ranks:
                 worker = worker or KeyWorker(model, location, shape, threads, canary)
                 self._gathered(worker(piece) if piece is not None else None)
         except KNNLogitsError as error:
-            logger.error("rank %d: %s", self.rank, error)
+            logger.error(f"rank {self.rank}: {error}")
             raise
 
     def end(self) -> None:

@@ -53,10 +53,8 @@ def measured(
             index.nprobe, value = next(pair for pair in values.items() if pair[1] >= least)
     if value < _ENOUGH_RECALL:
         logger.warning(
-            "the index has a recall of only %.1f%%: choose another type with "
-            "`knn-logits index %s --index FACTORY`",
-            100.0 * value,
-            store.folder,
+            f"the index has a recall of only {value:.1%}: choose another type with "
+            f"`knn-logits index {store.folder} --index FACTORY`"
         )
     neighbors, queries = truth.neighbors.shape[1], len(truth.queries)
     measurement = RecallRecord(at=neighbors, value=round(value, 4), queries=queries)

@@ -173,7 +173,7 @@ def encoder_named(name: str | None) -> Encoder | None:
     except ConfigError as error:
         if name is not None:
             raise
-        logger.warning("questions will be answered by words alone: %s", error)
+        logger.warning(f"questions will be answered by words alone: {error}")
         return None
 
 
@@ -194,7 +194,7 @@ def write_vectors(
         languages = Counter(passage.language for passage in passages)
         language = max(languages, key=lambda one: languages[one], default="en")
         if before is None and not encoder.knows(language):
-            logger.info("%s does not know the language %s", encoder.id, language)
+            logger.info(f"{encoder.id} does not know the language {language}")
             return None
         rows = [text for passage in passages for text in passage.texts()]
         counts = np.zeros(len(store.documents), np.int32)
@@ -226,6 +226,6 @@ def vectors_of_growth(
     try:
         encoder = encoder_of(record)
     except ConfigError as error:
-        logger.warning("the datastore loses the vectors of its sentences: %s", error)
+        logger.warning(f"the datastore loses the vectors of its sentences: {error}")
         return None
     return write_vectors(job, grown, tokenizer, encoder, progress, store)

@@ -213,18 +213,15 @@ def _additions(store: Datastore, cut: Iterator[Cut]) -> Iterator[Cut]:
         raise CorpusError("the documents to add contain no tokens; add more text")
     if existing:
         logger.warning(
-            "%s already has %d of the documents, which were not added again, such as %s",
-            store.folder,
-            len(existing),
-            existing[0],
+            f"{store.folder} already has {len(existing)} of the documents, which were not added "
+            f"again, such as {existing[0]}"
         )
     if renamed:
+        id, new = next(iter(renamed.items()))
         logger.warning(
-            "%d new documents share their id with a document in %s and were added under new "
-            "ids, such as %s for %s; to replace changed documents, use `knn-logits sync`",
-            len(renamed),
-            store.folder,
-            *next((new, id) for id, new in renamed.items()),
+            f"{len(renamed)} new documents share their id with a document in {store.folder} and "
+            f"were added under new ids, such as {new} for {id}; to replace changed documents, use "
+            "`knn-logits sync`"
         )
 
 
@@ -322,9 +319,8 @@ def _finish(
     job, base = steps.job, store.manifest
     if gone and base.windows.concatenate:
         logger.warning(
-            "the documents of %s are one stream, so the remaining keys may still depend on "
-            "removed text before them; rebuild the datastore if that matters",
-            store.folder,
+            f"the documents of {store.folder} are one stream, so the remaining keys may still "
+            "depend on removed text before them; rebuild the datastore if that matters"
         )
     changed: dict[str, Any] = {
         "removed": tuple(sorted({*base.removed, *gone})),
@@ -342,9 +338,8 @@ def _finish(
             steps.write_keys(text, contexts, base.dim, first_entry=base.entries)
     if store.clusters is not None:
         logger.warning(
-            "the clusters of %s did not cover the new entries and were removed: recompute "
-            "them with `knn-logits index --clusters`",
-            store.folder,
+            f"the clusters of {store.folder} did not cover the new entries and were removed: "
+            "recompute them with `knn-logits index --clusters`"
         )
     manifest = job.manifest(
         base,

@@ -207,10 +207,10 @@ def check_model(
         )
     if error > SAME_WEIGHTS:
         logger.warning(
-            "the model's keys (%s in %s) differ by %.1f%% from those of %s (%s in %s), so some "
-            "of its neighbors differ: build the datastore with this model to find the same",
-            mine.engine, mine.dtype, 100 * error, store.folder, theirs.engine, theirs.dtype,
-        )  # fmt: skip
+            f"the model's keys ({mine.engine} in {mine.dtype}) differ by {error:.1%} from those of "
+            f"{store.folder} ({theirs.engine} in {theirs.dtype}), so some of its neighbors differ: "
+            "build the datastore with this model to find the same"
+        )
 
 
 def check_tokenizer(tokenizer: Any, store: Datastore) -> None:

@@ -88,10 +88,8 @@ class PairTokenizer:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "a source has %d tokens, but the model's context is %d: it is truncated, and so "
-                "are other long sources",
-                len(ids),
-                limit,
+                f"a source has {len(ids)} tokens, but the model's context is {limit}: it is "
+                "truncated, and so are other long sources"
             )
         # The tokens that end every text stay: the end token, a language.
         ending = 0

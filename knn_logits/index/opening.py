@@ -198,12 +198,8 @@ def open_compact(store: Datastore, device: torch.device, free: int) -> CompactIn
     form = form_for(size, dim, np.dtype(dtype).itemsize, free)
     if form is None:
         logger.warning(
-            "the keys of %s take %.1f GB at one byte per value, but %s has only %.1f GB free: "
-            "searching with FAISS on the CPU instead",
-            store.folder,
-            size * dim / 1e9,
-            device,
-            free / 1e9,
+            f"the keys of {store.folder} take {size * dim / 1e9:.1f} GB at one byte per value, but "
+            f"{device} has only {free / 1e9:.1f} GB free: searching with FAISS on the CPU instead"
         )
         return None
     # An index must not keep its datastore alive.

@@ -139,7 +139,7 @@ def _convert(steps: Steps, files: LegacyFiles, **about: str | None) -> None:
         entries = written_entries(keys, values)
         _check_keys(model, steps.keys.location, keys, values[:entries])
     if entries < len(values):
-        logger.warning("%d entries at the end were never written", len(values) - entries)
+        logger.warning(f"{len(values) - entries} entries at the end were never written")
     _write_text(job, tokenizer, values[:entries], vocabulary, files)
     if files.clusters is not None:
         job.write("clusters", read_clusters(files.clusters, len(values))[:entries])
@@ -182,7 +182,7 @@ def _old_index(files: LegacyFiles, dim: int, progress: Progress) -> tuple[FaissI
     except (DamagedError, ConfigError) as error:
         if files.keys is None:
             raise
-        logger.warning("%s; a new index is built from the keys instead", error)
+        logger.warning(f"{error}; a new index is built from the keys instead")
         return None
     if old.dim != dim:
         raise MismatchError(

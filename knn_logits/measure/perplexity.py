@@ -119,7 +119,7 @@ def evaluate(
     if memory is not None and not allow_overlap:
         overlap = held_share(text, memory.stores, memory.config.exclude)
         if is_held(overlap):
-            logger.warning("%s, so results on other text will be worse", overlap_words(overlap))
+            logger.warning(f"{overlap_words(overlap)}, so results on other text will be worse")
     if table is not None and per_token is not None:
         table.write(per_token)
     return Evaluation(

@@ -203,7 +203,7 @@ def tune(
                 f"{held}, so the chosen settings were not stored: give text that is not in the "
                 "datastore, or --allow-overlap (allow_overlap=True)"
             )
-        logger.warning("%s, so the chosen settings will do worse on other text", held)
+        logger.warning(f"{held}, so the chosen settings will do worse on other text")
     if write:
         before, now = result.held_out.before, gate_perplexity or result.held_out.perplexity
         if now > before:

@@ -94,7 +94,7 @@ class Job:
             delete(self.folder / file.name)
 
     def begin_again(self) -> None:
-        logger.warning("the files of the unfinished job in %s are deleted", self.folder)
+        logger.warning(f"the files of the unfinished job in {self.folder} are deleted")
         self.save(text=None)
         self.drop(*layout.KINDS)
 
@@ -106,7 +106,7 @@ class Job:
                     f"the unfinished job in {self.folder} has a different corpus; pass the same "
                     "documents in the same order, or start over with --overwrite"
                 )
-            logger.warning("the unfinished job in %s has a different corpus", self.folder)
+            logger.warning(f"the unfinished job in {self.folder} has a different corpus")
             self.drop(*(kind for kind in layout.KINDS if kind != "checks"))
         self.save(text=text)
 
@@ -140,7 +140,7 @@ class Job:
         try:
             _clear(self.folder, _names(manifest))
         except StorageError as error:
-            logger.warning("%s is finished, but old files are left: %s", self.folder, error)
+            logger.warning(f"{self.folder} is finished, but old files are left: {error}")
 
     def give_up(self) -> None:
         # A manifest that cannot be read now may still be good. Nothing is deleted then.
@@ -210,12 +210,12 @@ def _open(folder: Path, kind: JobKind, plan: dict[str, str], *, overwrite: bool)
         elif kind == "build" and not overwrite:
             raise MismatchError(_difference(folder, earlier, plan))
         else:
-            logger.warning("the unfinished %s in %s is discarded", earlier.kind, folder)
+            logger.warning(f"the unfinished {earlier.kind} in {folder} is discarded")
     kept = {file.name for file in journal.files}
     _clear(folder, kept | (_names(manifest) if manifest else set()))
     job = Job(folder, journal, overwrite)
     if job.keys:
-        logger.warning("continuing the unfinished %s, which has %d keys", kind, job.keys)
+        logger.warning(f"continuing the unfinished {kind}, which has {job.keys} keys")
     job.save()
     return job
 
