@@ -33,14 +33,10 @@ def can_replay() -> bool:
 
 
 class StepGraphs:
-    """Captures a function of tensors once for each shape of its inputs.
-
-    Args:
-        step: A method that neither waits for the device nor reads a number from it. Its object
-            owns the graphs, and is not kept alive by them.
-    """
+    """Captures a method of tensors, which never waits for the device, once for each shape."""
 
     def __init__(self, step: Step) -> None:
+        # The method's object owns the graphs, and is not kept alive by them.
         self._method = weakref.WeakMethod(step)
         self._seen: dict[tuple[torch.Size, ...], int] = {}
         self._graphs: OrderedDict[tuple[torch.Size, ...], _Graph] = OrderedDict()
@@ -86,7 +82,7 @@ class StepGraphs:
                 self._graphs[shape] = _Graph(self._step, inputs, self._pool, self._stream)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
-            logger.warning("a step is not replayed as a CUDA graph: %s", reason)
+            logger.warning(f"a step is not replayed as a CUDA graph: {reason}")
             self._eager.add(shape)
             return None
         if len(self._graphs) > _MAX_GRAPHS:

@@ -78,8 +78,7 @@ def largest(log_p: Tensor) -> tuple[Tensor, Tensor]:
 def joint_vote(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """log w_i [rows, sum of k] and λ [rows] of p = sum of share_j p_j + (1 - λ) p_LM.
 
-    Args:
-        parts: log w_i [rows, k_j] and the share [rows] of each vote. An empty vote has the share 0.
+    `parts` are log w_i [rows, k_j] and the share [rows] of each vote, 0 for an empty one.
     """
     shares = [share.to(weights) for weights, share in parts]
     total = sum(shares[1:], shares[0])

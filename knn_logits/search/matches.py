@@ -223,23 +223,15 @@ def _spread(rows: Array, counts: Array) -> tuple[Array, Array]:
 
 
 class Matches:
-    """Finds entries after the longest suffix of a text that occurs in the datastores.
-
-    Args:
-        suffixes: The suffix index of each datastore, and the number of its first entry.
-        counts: How often each token occurs in each datastore, int64 [vocabulary].
-        tails: The ends of documents of each datastore, and the number of its first entry.
-        end_token: The token that follows the end of a document.
-        most: A suffix that occurs more often in a datastore is no match; None for no maximum.
-    """
+    """Finds entries after the longest suffix of a text that occurs in the datastores."""
 
     def __init__(
         self,
-        suffixes: Sequence[tuple[SuffixIndex, int]],
-        counts: Sequence[Array],
-        tails: Sequence[tuple[_Tails, int]] = (),
-        end_token: int = 0,
-        most: int | None = None,
+        suffixes: Sequence[tuple[SuffixIndex, int]],  # with the number of each one's first entry
+        counts: Sequence[Array],  # of each token in each datastore, int64 [vocabulary]
+        tails: Sequence[tuple[_Tails, int]] = (),  # as `suffixes`
+        end_token: int = 0,  # which follows the end of a document
+        most: int | None = None,  # a suffix that occurs more often in a datastore is no match
     ) -> None:
         self._suffixes, self._tails, self._end_token = suffixes, tails, end_token
         self._most = most

@@ -50,23 +50,13 @@ class TokenPlace:
 
 @dataclass(frozen=True)
 class TokenBlock:
-    """A block of a stored document. Its numbers of blocks count from 0 in the same document.
+    """A block of a stored document. Its numbers of blocks count from 0 in the same document."""
 
-    Attributes:
-        kind: The kind as HTML names it: `h1` to `h6`, `p`, `li`, `pre`, `tr`, or `th` for the row
-            that names a table's columns.
-        start: Position of the block's first token, counted from the document's first.
-        end: Position after its last token.
-        headings: The numbers of the headings that it stands under, the highest level first; at
-            most six. Of a heading, those above it.
-        lead: The number of the block that it has to be read with: of a row the table's header, of a
-            list item the paragraph before the list. None if there is none.
-    """
-
-    kind: str
-    start: int
-    end: int
-    headings: tuple[int, ...] = ()
+    kind: str  # as HTML names it: `h1` to `h6`, `p`, `li`, `pre`, `tr`, or `th` for the header row
+    start: int  # position of its first token, counted from the document's first
+    end: int  # position after its last token
+    headings: tuple[int, ...] = ()  # the numbers of those above it, the highest level first
+    # The number of the block that it has to be read with: a table's header, a list's introduction
     lead: int | None = None
 
 

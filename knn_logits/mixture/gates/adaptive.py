@@ -71,10 +71,7 @@ class Ballots:
 
     @classmethod
     def of(cls, neighbors: Neighbors, log_weights: Tensor, log_p_lm: Tensor) -> Ballots:
-        """Reads the neighbors and their first `occurrences`, on the device of `log_p_lm`.
-
-        The weights are log w_i, [rows, k].
-        """
+        """Reads neighbors with log w_i, [rows, k], and their first `occurrences`, on one device."""
         part = neighbors.occurrences[0]
         best_lm, by_lm = largest(log_p_lm)
         p_knn, by_knn = _favorite(log_weights, neighbors.values)
@@ -201,15 +198,9 @@ class GatedStore:
 def gated_vote(
     stores: Sequence[GatedStore], neighbors: Neighbors, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Computes the weights of the neighbors and then of the matches, and λ of both.
+    """log w_i, float32 [rows, k + n], of neighbors and then of matches, and λ of both, [rows].
 
-    Args:
-        stores: The datastores.
-        neighbors: Their neighbors side by side, with the matches as the first `occurrences`.
-        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
-
-    Returns:
-        log w_i, float32 [rows, k + n], and λ, float32 [rows].
+    The neighbors of the datastores stand side by side, with their matches as first `occurrences`.
     """
     parts = [neighbors] if len(stores) == 1 else neighbors.split(len(stores))
     nearest, matches, rest = [], [], []
