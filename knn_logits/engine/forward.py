@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from knn_logits.arrays import Array
 from knn_logits.engine.hooks import KEY_PASSES, hook_key, uncompiled
@@ -62,15 +63,11 @@ def log_prob(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
     """Puts sequences of tokens into one tensor."""
-    longest = max(len(row) for row in rows)
-    ids = np.full((len(rows), longest), fill, np.int64)
-    mask = np.zeros((len(rows), longest), np.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = row
-        mask[number, : len(row)] = 1
-    inputs = {"input_ids": torch.from_numpy(ids).to(device)}
+    tensors = [torch.from_numpy(np.array(row, np.int64)) for row in rows]
+    inputs = {"input_ids": pad_sequence(tensors, True, fill).to(device)}
+    mask = pad_sequence([torch.ones_like(tensor) for tensor in tensors], True)
     if not mask.all():
-        inputs["attention_mask"] = torch.from_numpy(mask).to(device)
+        inputs["attention_mask"] = mask.to(device)
     return inputs
 
 

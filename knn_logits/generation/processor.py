@@ -6,7 +6,6 @@ import copy
 import logging
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -175,12 +174,7 @@ class KNNLogitsProcessor(LogitsProcessor):
     def __enter__(self) -> KNNLogitsProcessor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @torch.no_grad()
