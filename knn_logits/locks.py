@@ -51,7 +51,6 @@ class Recent(Generic[K, V]):
         self._lock = new_lock(self)
 
     def take(self, keys: Iterable[K]) -> dict[K, V]:
-        """The values of those keys that are stored."""
         with self._lock:
             stored = {key: self._values[key] for key in keys if key in self._values}
             for key in stored:

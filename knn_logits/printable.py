@@ -53,7 +53,6 @@ class Encoded:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes a text, whatever characters it has."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         return self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 

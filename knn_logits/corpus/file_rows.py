@@ -120,7 +120,6 @@ class _Gathering:
         self._size += len(part.text)
 
     def taken(self) -> Row:
-        """Returns the row, and begins the next one."""
         fields: dict[str, object] = {
             "uri": self._file.name,
             "title": self.title,

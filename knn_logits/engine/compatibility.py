@@ -129,15 +129,10 @@ def canary_tokens(tokenizer: Any, vocabulary: int) -> Array:
     return np.asarray(scored if len(scored) > 1 else [0, vocabulary - 1], np.int32)
 
 
-def canary_keys(
-    model: nn.Module, location: KeyLocation, tokens: Array, source: Array | None = None
-) -> Array:
-    device = input_device(model)
-    ids = torch.from_numpy(np.asarray(tokens, dtype=np.int64)).unsqueeze(0).to(device)
+def canary_keys(model: nn.Module, location: KeyLocation, tokens: Array) -> Array:
+    ids = torch.from_numpy(np.asarray(tokens, np.int64)).unsqueeze(0).to(input_device(model))
     inputs = {"input_ids": ids}
     if is_encoder_decoder(model):
-        read = tokens if source is None else source
-        inputs["input_ids"] = torch.from_numpy(np.asarray(read, np.int64)).unsqueeze(0).to(device)
         inputs["decoder_input_ids"] = ids
     with evaluating(model):
         states = key_states(model, location, inputs)[0]

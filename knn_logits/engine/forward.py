@@ -62,7 +62,6 @@ def log_prob(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> float:
 
 
 def padded(rows: Sequence[Array], device: torch.device, fill: int = 0) -> dict[str, Tensor]:
-    """Puts sequences of tokens into one tensor."""
     tensors = [torch.from_numpy(np.array(row, np.int64)) for row in rows]
     inputs = {"input_ids": pad_sequence(tensors, True, fill).to(device)}
     mask = pad_sequence([torch.ones_like(tensor) for tensor in tensors], True)

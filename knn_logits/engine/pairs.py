@@ -74,7 +74,6 @@ class PairTokenizer:
         return text[: text.index(self._end, 1) if self._end in text[1:] else 1]
 
     def sources(self, texts: Sequence[str]) -> list[Array]:
-        """Cuts sources into the tokens that the encoder reads."""
         ids, _ = cut_texts(self.tokenizer, [self.source_prefix + text for text in texts])
         sources = [np.array(self._cut(row), np.int32) for row in ids]
         if not all(map(len, sources)):
@@ -145,7 +144,6 @@ class PairTokenizer:
 def tokenize_pairs(
     pairs: PairTokenizer, documents: Iterable[Document]
 ) -> Iterator[tuple[Document, list[int]]]:
-    """Cuts the targets of pairs into the decoder's text."""
     waiting = iter(documents)
     while group := list(islice(waiting, _TEXTS_AT_ONCE)):
         for document in group:

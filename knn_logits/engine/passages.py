@@ -91,7 +91,6 @@ class Passage:
         return [self.below(sentence) for sentence in self.sentences]
 
     def below(self, sentence: Sentence) -> str:
-        """A sentence below title and headings."""
         text = unlinked(sentence.whole)
         return f"{self.above}\n{text}" if self.above else text
 

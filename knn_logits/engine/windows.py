@@ -84,7 +84,6 @@ def resolve(config: WindowConfig, context_length: int | None) -> tuple[int, int]
 def plan(
     first: Iterable[int], length: Iterable[int], window: int, stride: int
 ) -> Iterator[TextWindow]:
-    """Yields the windows of several contexts, in order."""
     entry = 0
     for number, (begin, tokens) in enumerate(zip(first, length, strict=True)):
         readable = int(tokens) - 1
@@ -184,7 +183,6 @@ def compute_keys(
     sources: Sources | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Array]:
-    """Computes the keys of all entries from `first_entry` on."""
     device = input_device(model)
     kind = getattr(torch, dtype)
     groups = grouped(windows, dim=dim, dtype=dtype, batch_tokens=batch_tokens)

@@ -51,7 +51,6 @@ def faiss_reason(error: Exception) -> str:
 
 
 def make_empty(factory: str, dim: int, metric: Metric) -> Any:
-    """Makes an untrained index of inverted lists."""
     faiss = faiss_module()
     try:
         index = faiss.index_factory(dim, factory, COMPARISONS[metric].faiss)

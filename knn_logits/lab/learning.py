@@ -111,7 +111,6 @@ def held_out(store: Datastore, seed: int) -> Array:
 def read_held(
     model: nn.Module, location: KeyLocation, store: Datastore, held: Array, progress: Progress
 ) -> Held:
-    """Runs the model over windows with held-out entries."""
     before = np.concatenate([[0], np.cumsum(held)])
     windows = [
         window

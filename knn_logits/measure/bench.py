@@ -146,7 +146,6 @@ def overlap_words(share: float) -> str:
 
 
 def _held(store: Datastore, wanted: Array, exclude: Collection[str]) -> Bools:
-    """Whether a datastore holds each of the wanted runs."""
     held = np.zeros(len(wanted), dtype=bool)
     if store.manifest.learned is not None:
         return held

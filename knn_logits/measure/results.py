@@ -159,7 +159,6 @@ class TokenTable:
                 raise ConfigError(f"{against} is no file of --per-token: {error}") from error
 
     def add(self, documents: Ints, batch: Any, memory: Memory | None) -> None:
-        """Adds some tokens, `TokenLikelihoods`."""
         rows, found = len(batch.places), batch.neighbors
         distance: Any = np.full(rows, np.nan, np.float32)
         sources: list[list[dict[str, Any]]] = [[]] * rows

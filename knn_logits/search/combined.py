@@ -65,7 +65,6 @@ def open_stores(datastores: Stores) -> list[Datastore]:
 
 
 def names_of(datastores: Stores) -> tuple[str, ...] | None:
-    """The names that datastores are given in a mapping."""
     return tuple(datastores) if isinstance(datastores, Mapping) else None
 
 

@@ -38,7 +38,6 @@ class Passages:
         return int(self._first[-1])
 
     def of_entries(self, entries: Array) -> Array:
-        """Returns the passage of each entry, int64 [entries]."""
         context = np.searchsorted(self._first_entry, entries, side="right") - 1
         passages: Array = (
             self._first[context] + (entries - self._first_entry[context]) // self._size
@@ -116,7 +115,6 @@ class PassageFinder:
         return (end,) if end > begin else ()
 
     def _searched(self, ends: Sequence[Array]) -> list[tuple[int, ...]]:
-        """Looks all places of some ends up at once."""
         lengths = np.array([len(end) for end in ends], np.int64)
         first = np.cumsum(lengths) - lengths
         places = np.minimum(lengths, self._settings.ends)
@@ -172,7 +170,6 @@ class PassageKeys:
         passages: Passages,
         source: KeySource,
         device: torch.device | str = "cpu",
-        most_bytes: int = _CACHED_BYTES,
     ) -> None:
         manifest = store.manifest
         self._tokens = store.tokens
@@ -185,7 +182,7 @@ class PassageKeys:
         self._passages = passages
         self._source = source
         self._device = device
-        self._cached: Recent[int, ExactIndex] = Recent(most_bytes, lambda keys: keys.bytes)
+        self._cached: Recent[int, ExactIndex] = Recent(_CACHED_BYTES, lambda keys: keys.bytes)
 
     def of(self, passages: tuple[int, ...]) -> list[ExactIndex]:
         """Returns an index over the keys of each passage, in the precision of stored keys."""

@@ -270,7 +270,6 @@ def write_arrays(path: Path, arrays: Mapping[str, Array], metadata: Mapping[str,
 
 
 def write_data(file: IO[bytes], array: Array) -> None:
-    """Writes the numbers of an array, row by row."""
     if array.size:
         file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 

@@ -60,7 +60,6 @@ class Span:
 def find_spans(
     store: Datastore, text: str, tokenizer: Any, least: int, documents: int
 ) -> list[Span]:
-    """See `Datastore.trace`."""
     needs_text(store.manifest, store.folder, "a trace")
     # The number of tokens of each span, and the places of its first.
     found: dict[tuple[int, int], tuple[int, Ints]] = {}

@@ -94,7 +94,6 @@ def check_file(
 
 
 def _number_problem(numbers: Array, record: FileRecord, manifest: Manifest) -> str | None:
-    """The fault of some numbers of an array."""
     if record.kind == "keys":
         return None if np.isfinite(numbers).all() else "holds keys that are not finite"
     below = layout.FORMATS[record.kind].below if record.kind else None

@@ -105,7 +105,6 @@ def read_docx(stream: Any) -> Iterator[Text]:
 
 
 def _written_out(archive: ZipFile) -> io.BytesIO:
-    """Copies the XML of a document, with the changes."""
     from lxml import etree
 
     copy, numbers = io.BytesIO(), _Numbers(archive)

@@ -60,7 +60,6 @@ class _Policy(policy.EmailPolicy):
 
 
 def _messages(message: EmailMessage) -> Iterator[EmailMessage]:
-    """Yields a message, and those that it forwards."""
     yield message
     for part in message.walk():
         inner = part.get_payload() if part.get_content_type() == "message/rfc822" else None

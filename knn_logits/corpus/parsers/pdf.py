@@ -129,7 +129,6 @@ def _edge_rows(lines: list[str]) -> set[int]:
 
 
 def _numbered(line: str) -> tuple[str, list[int]]:
-    """A line without its numbers, and its numbers."""
     return _DIGITS.sub("#", line), [int(digits[:18]) for digits in _DIGITS.findall(line)]
 
 

@@ -74,7 +74,6 @@ def unwrapped(text: str) -> str:
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Text]:
-    """Reads any other text as paragraphs."""
     return placed(
         ("p" if begins else "", "".join(part), number) for part, number, begins in paragraphs(lines)
     )

@@ -312,7 +312,6 @@ class TextCache:
             self._columns -= dropped
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Goes on from these rows, as beam search does."""
         contexts = [context for context in self._contexts if context is not None]
         saved = [context.saved() for context in contexts]
         for context, row in zip(contexts, beam_idx.tolist(), strict=True):

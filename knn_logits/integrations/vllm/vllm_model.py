@@ -79,7 +79,6 @@ class VLLMModel(nn.Module):
         return states
 
     def get_decoder(self) -> nn.Module:
-        """The module that reads the columns."""
         return self
 
     @torch.inference_mode()
