@@ -14,7 +14,7 @@ from knn_logits.cli.loading import (
     text_or_file,
 )
 from knn_logits.cli.memory import MemoryOptions, OpenStores
-from knn_logits.cli.options import Draft, Json, Model, Store, Stores, argument, command
+from knn_logits.cli.options import Json, Model, Store, Stores, argument, command
 from knn_logits.cli.terminal import Output, Printed, doing, print_json, say
 from knn_logits.errors import ConfigError
 from knn_logits.printable import one_line
@@ -112,7 +112,12 @@ def generate(
     ),
     compare: bool = setting(False, "Also generate without kNN."),
     explain: bool = setting(False, "Highlight words by source, and list the sources."),
-    draft: Draft = True,
+    draft: bool = setting(
+        True,
+        "Verify several draft tokens per forward pass. Output is identical in float32; in half "
+        "precision, rounding may change it.",
+        option="--draft/--no-draft",
+    ),
     json: Json = False,
 ) -> None:
     """Generate text with kNN, and show the source of each word."""

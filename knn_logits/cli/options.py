@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -30,14 +31,6 @@ Stores = Annotated[
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
-]
-Draft = Annotated[
-    bool,
-    typer.Option(
-        "--draft/--no-draft",
-        help="Verify several draft tokens per forward pass. Output is identical in float32; in "
-        "half precision, rounding may change it.",
-    ),
 ]
 
 _Values = dict[str, Any]
@@ -140,7 +133,7 @@ def _together(expanded: dict[str, _Expanded], make: Callable[..., Any]) -> _Expa
 def _option(key: str, declared: Setting, *, checked: bool = False) -> _Expanded:
     """The option of a setting, which is checked here unless its group checks it."""
     kind, default = declared.kind or str, declared.default
-    text = declared.read is not None or declared.choices or kind is str
+    text = declared.choices or kind is str
     value: Any = str if text else list[str] if kind is tuple else kind
     shown = inspect.Parameter.empty if default is ... else default if default != () else None
     value = value if default is ... else value | None
@@ -161,7 +154,9 @@ def _option(key: str, declared: Setting, *, checked: bool = False) -> _Expanded:
         value = values[key]
         if value is None:
             return default
-        value = declared.read(value) if declared.read is not None else value
+        if kind is float and value not in declared.choices:
+            with suppress(ValueError):  # a text that is no number is refused as such
+                value = float(value)
         return renamed.check(value) if checked else value
 
     return [

@@ -8,14 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from knn_logits.errors import ConfigError
 from knn_logits.metrics import Metric
-from knn_logits.settings.declaration import (
-    Place,
-    check_fields,
-    documented,
-    read_share,
-    setting,
-    settings_of,
-)
+from knn_logits.settings.declaration import Place, check_fields, documented, setting, settings_of
 from knn_logits.settings.declaration import check_names as check_names
 from knn_logits.settings.declaration import whole_number as whole_number
 
@@ -136,7 +129,6 @@ class KNNConfig:
         least=0,
         most=1,
         metavar="SHARE|auto",
-        read=read_share,
         reported=True,
     )
 

@@ -11,7 +11,7 @@ import difflib
 import math
 import reprlib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from numbers import Integral, Real
@@ -66,16 +66,6 @@ def check_names(what: str, names: Iterable[str], allowed: Iterable[str]) -> None
             raise ConfigError(f"there is no {what} {short(name)}: {hint}")
 
 
-def read_share(text: str) -> float | str:
-    """Reads a number, or the word auto."""
-    try:
-        return text if text == "auto" else float(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--infini-gram must be auto or a number from 0 to 1, not {text!r}"
-        ) from error
-
-
 # Who may set a setting, beside Python, `generate`, `explain`, `eval` and `chat`, which may set all:
 # the options of three commands, a request to the server, the page's controls.
 Place: TypeAlias = Literal["build", "tune", "serve", "request", "page"]
@@ -104,7 +94,6 @@ class Setting:
         reported: Whether the JSON of an answer names it.
         option: Its option of the command line; None derives it from the name, and "" has none.
         metavar: What stands for its value in the help of the command line.
-        read: Turns the text of the command line into the value; None converts by the type.
         name: Its name, from the field.
         annotation: Its type, from the field.
     """
@@ -122,7 +111,6 @@ class Setting:
     reported: bool = False
     option: str | None = None
     metavar: str | None = None
-    read: Callable[[str], Any] | None = None
     name: str = ""
     annotation: Any = None
 
