@@ -148,6 +148,7 @@ def _passage(row: PassageEffect) -> dict[str, Any]:
         "store": row.store,
         "document": row.document,
         "title": f"{row.title}{heading}",
+        "read": row.read,
         "uri": row.uri,
         "span": row.span,
         "sentence": row.sentence,

@@ -125,6 +125,8 @@ def _form(server: Server) -> tuple[Any, Any]:
                 container=False,
                 lines=1,
                 max_lines=6,
+                # About what the limit in tokens allows.
+                max_length=4 * server.session.limits.prompt_tokens,
                 scale=1,
                 min_width=120,
                 elem_id="chat-question",

@@ -299,5 +299,5 @@ def _joined(parts: Sequence[Answer]) -> Answer:
         answered=any(part.answered for part in parts),
         quoted=any(part.quoted for part in parts),
         alone=all(part.alone for part in parts),
-        passages=[row for part in answered for row in part.passages],
+        passages=[row for one in answered for row in one.passages if row.read or not one.answered],
     )

@@ -8,12 +8,12 @@ const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened
 theChat.complain = (line) => complain(document.getElementById("chat-line"), line);
 document.addEventListener("input", ({ target, isTrusted }) => isTrusted && target.closest?.("#chat-form, #stores") && theChat.complain(null));
 
-const passageOf = (passage, frame, read) => {
+const passageOf = (passage, frame, read, near) => {
   // chat.css keeps a margin from the form.
   const opened = ({ target }) => [target, target.querySelector("mark")].forEach((one) => target.open && one?.scrollIntoView({ block: "nearest" }));
   return h("details", { class: "kl-source", ontoggle: opened },
     h("summary", {}, h("b", {}, passage.title), frame.stores.length > 1 ? h("span", { class: "kl-store" }, passage.store) : null,
-      frame.answered === false ? [" ", h("span", { class: "kl-from" }, rendered(passage.sentence))] : null),
+      near ? [" ", h("span", { class: "kl-from" }, rendered(passage.sentence))] : null),
     h("blockquote", { dir: "auto" }, rendered(passage.text)),
     h("p", { class: "kl-hint" }, button("Read the document", () => read(passage), { class: "kl-link" }), " ", link(passage.uri, "Open the original")));
 };
@@ -34,7 +34,7 @@ const saidIn = (frame, read) => {
   });
   // Of several questions each quotation has marks already, beside what is not answered.
   const [begin, end] = frame.table || /(^|\n\n)“/.test(frame.text) ? [] : ["“", "”"];
-  if (frame.quoted) return h("blockquote", { class: "kl-said kl-quoted", dir: "auto" }, begin, words, end);
+  if (frame.quoted) return h("blockquote", { class: `kl-said ${frame.note ? "kl-perhaps" : "kl-quoted"}`, dir: "auto" }, begin, words, end);
   return h("p", { class: "kl-said", dir: "auto" }, words, frame.done ? null : h("span", { class: "kl-caret", "aria-hidden": "true" }));
 };
 
@@ -43,16 +43,18 @@ const replyOf = (frame, tools) => {
   if (!frame || (!frame.done && !frame.text))
     return [h("p", { class: "kl-looking" }, h("i", { "aria-hidden": "true" }),
       frame ? "Looking in the documents …" : "Waiting for the server …")];
-  const sources = (frame.passages ?? []).map((one) => passageOf(one, frame, tools.read));
-  const missing = frame.answered === false;
+  const missing = frame.answered === false, [first, ...others] = frame.passages ?? [];
+  const isNear = (one) => one !== first && !one.read;
+  const sources = (frame.passages ?? []).flatMap((one) => [one === others.find(isNear) ? h("p", { class: "kl-from" }, "Alternatives:") : null,
+    passageOf(one, frame, tools.read, isNear(one))]);
   return [
-    ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text))]
+    ...missing ? [h("p", { class: "kl-alone" }, h("b", {}, frame.text)), first && h("p", { class: "kl-from" }, h("b", {}, "Nearest passage, perhaps an answer:")),
+      first && h("blockquote", { class: "kl-said kl-perhaps", dir: "auto" }, rendered(first.sentence))]
       : [frame.note ? h("p", { class: "kl-from" }, frame.note) : null, frame.text ? saidIn(frame, tools.read) : null],
     frame.stopped ? h("p", { class: "kl-hint" }, frame.stopped === "the time is up" && !frame.text
       ? "The time was up before an answer was found: the server may be busy." : `ended early: ${frame.stopped}`, " ",
       button("Ask again", tools.again, { class: "kl-link" })) : null,
-    sources.length ? h("p", { class: "kl-from" }, missing ? "Nearest, perhaps an answer:"
-      : frame.table ? `From ${sources.length > 1 ? "texts and tables" : "the table"} in:`
+    first && !missing ? h("p", { class: "kl-from" }, frame.table ? `From ${others.some((one) => one.read) ? "texts and tables" : "the table"} in:`
       : frame.quoted ? "Quoted word for word from:" : "Written by the model, which read this (underlined words are quoted from it):") : null,
     ...sources,
     !frame.done || frame.stopped || frame.stores.includes(MINE) ? null

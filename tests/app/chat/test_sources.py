@@ -83,7 +83,7 @@ def test_a_link_to_an_answer_asks_its_question_after_the_one_before(chat, visit)
     other = Chat(visit(url=reply.locator(".kl-again").get_attribute("href")))
     expect(other.log.locator("> li")).to_have_count(2)
     expect(other.turn(0).locator(".kl-question")).to_have_text(QUEEN)
-    expect(other.turn().locator(".kl-quoted")).to_have_text(f"“{TEXTS[2]}”")
+    expect(other.turn().locator("blockquote.kl-perhaps")).to_have_text(f"“{TEXTS[2]}”")
     # Another kind of link continues a text, in its own tab.
     address = other.page.url.partition("?")[0]
     other.visit.open(f"{address}?q=The+ferry&store=signs")
@@ -96,14 +96,19 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     """One that no document has, one that nothing comes near, and one in the model's own words."""
     reply = chat.ask(MISSING)
     expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
-    expect(reply.locator(".kl-from").first).to_have_text("Nearest, perhaps an answer:")
+    expect(reply.locator(".kl-from").first).to_have_text("Nearest passage, perhaps an answer:")
+    # It is grey, and its alternatives stand below. Each shows its sentence once, whole.
+    soft = "(one) => getComputedStyle(one).color"
+    grey = reply.locator(".kl-from").first.evaluate(soft)
+    assert reply.locator(".kl-perhaps").evaluate(soft) == grey
+    expect(reply.locator(".kl-from").nth(1)).to_have_text("Alternatives:")
     sources = reply.locator("details").all()
-    assert len(sources) >= 2
-    # Each shows its sentence whole, which may be the answer, and nothing shows one again.
-    marked = [source.locator("mark").text_content() for source in sources]
+    marked = [source.locator("mark").text_content().strip() for source in sources]
+    places = [reply.locator(".kl-perhaps"), *(one.locator("summary") for one in sources[1:])]
+    assert len(places) >= 2
     assert max(map(len, marked)) > 80
-    for source, sentence in zip(sources, marked, strict=True):
-        assert sentence in source.locator("summary").inner_text()
+    for place, sentence in zip(places, marked, strict=True):
+        assert sentence in place.inner_text()
         assert reply.inner_text().count(sentence) == 1
     reply.locator("details").first.locator("summary").click()
     expect(reply.locator("details blockquote").first).to_contain_text("harbour")
@@ -112,7 +117,7 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     expect(reply.locator("details")).to_have_count(0)
     monkeypatch.setattr("knn_logits.ask.asking.reads", lambda *_: True)
     reply = chat.ask(QUEEN)
-    expect(reply.locator(".kl-quoted")).to_have_count(0)
+    expect(reply.locator("blockquote.kl-said")).to_have_count(0)
     expect(reply.locator("p.kl-said")).to_be_visible()
     expect(reply.locator(".kl-from")).to_contain_text("Written by the model")
     reply.locator("summary").first.click()
@@ -170,7 +175,7 @@ def test_a_row_of_a_table_has_the_names_of_its_columns_and_is_marked_where_it_st
     named, row = "filter: HK-30; color: green", ["HK-30", "green"]
     reply = chat.ask("Which green queen founded the town of Oldenport?")
     expect(reply.locator(".kl-alone")).to_have_text("No passage clearly answers this.")
-    expect(reply.locator("summary")).to_contain_text(named)
+    expect(reply.locator(".kl-perhaps")).to_have_text(named)
     reply.locator("summary").click()
     expect(reply.locator("td > mark")).to_have_text(row)
     reply.get_by_role("button", name="Read the document").click()
