@@ -1,8 +1,7 @@
 // The chat: questions in turns, their answers, and the passages behind each answer. The browser's tab
 // keeps the conversation, so that a reload does not lose it. The server keeps none.
 
-const KEPT_AS = "knn-logits conversation";
-const MOST_TURNS = 50, MOST_PAIRS = 8;
+const KEPT_AS = "knn-logits conversation", MOST_TURNS = 50, MOST_PAIRS = 8;
 const theChat = { asked: () => {}, askAll: () => {}, attaching: () => {}, opened: () => {}, lost: false };
 // Says what went wrong, beside the question, until the visitor does something else.
 theChat.complain = (line) => complain(document.getElementById("chat-line"), line);

@@ -1,6 +1,6 @@
 // Groups tokens into words, and words into spans. A span comes from one passage of a document.
 
-// Signs that end a word and do not belong to it, as in `knn_logits/trace/sources.py`.
+// Signs that end a word and do not belong to it, as in `knn_logits/evidence/sources.py`.
 const PUNCTUATION = ".,;:!?)]}»”\"'";
 const isSign = (piece) => piece !== "" && [...piece.trim()].every((one) => PUNCTUATION.includes(one));
 
