@@ -179,6 +179,8 @@ class Setting:
             if not isinstance(value, str):
                 raise ConfigError(f"{self.name} must be a string, not {short(value)}")
             return value
+        if self.choices and isinstance(value, str):
+            raise ConfigError(f"{self.name} must be {self.range}, not {short(value)}")
         most = self.limit if limited and self.limit is not None else self.most
         if self.kind is int:
             most = MAX_INTEGER if most is None else int(most)

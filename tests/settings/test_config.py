@@ -71,6 +71,7 @@ def test_words_and_switches():
         assert check_metric(metric) == IndexConfig(metric=metric).metric == metric
     for metric in ("L2", "", "euclid", 0, ["l2"]):
         assert "metric must be one of l2, ip, cosine" in message(IndexConfig, metric=metric)
+    assert "must be 0 to 1 or auto, not 'no'" in message(KNNConfig, infini_gram="no")
     for factory in ("auto", "exact", "IVF64,SQ8"):
         assert IndexConfig(factory=factory).factory == factory
     for factory in ("", "  ", "\t\n", None, 5, True, b"exact"):
