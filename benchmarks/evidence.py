@@ -299,11 +299,7 @@ def planted(model, tokenizer, held_out, number, seed):
                     said.append(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :]))
             found.append([text.startswith(code[version].rstrip()) for text, code in
                           zip(said, codes, strict=True)])  # fmt: skip
-    return {
-        "facts": len(facts),
-        "written": sum(found[0]),
-        "written_after_the_edit": sum(found[1]),
-    }
+    return {"facts": len(facts), "written": sum(found[0]), "written_after_the_edit": sum(found[1])}
 
 
 def main():

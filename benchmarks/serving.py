@@ -43,10 +43,7 @@ class Server:
         models = httpx.get(f"{url}/v1/models", trust_env=False).json()["data"]
         self.name = next(one["id"] for one in models if "+" in one["id"])
         self._clients = subprocess.Popen(
-            [
-                sys.executable,
-                *(__file__, "--clients-of", url, self.name, str(tokens)),
-            ],
+            [sys.executable, *(__file__, "--clients-of", url, self.name, str(tokens))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -57,11 +57,7 @@ def theme() -> Any:
     )
 
 
-def prepare(
-    library: Library,
-    limits: Limits | None = None,
-    at_once: int = 2,
-) -> tuple[Any, Server]:
+def prepare(library: Library, limits: Limits | None = None, at_once: int = 2) -> tuple[Any, Server]:
     """Builds the page without starting a web server. `launch` explains the arguments."""
     # By default gradio keeps uploads in a folder that all users share. The private folder is
     # deleted when this process ends.

@@ -77,12 +77,7 @@ class Refusal(KNNLogitsError):
     """A request is refused, in the form that OpenAI's clients read."""
 
     def __init__(
-        self,
-        message: str,
-        status: int = 400,
-        *,
-        param: str | None = None,
-        code: str | None = None,
+        self, message: str, status: int = 400, *, param: str | None = None, code: str | None = None
     ) -> None:
         line = " ".join(message.split())
         super().__init__(line if len(line) <= _MAX_REASON else f"{line[:_MAX_REASON]} …")

@@ -195,10 +195,7 @@ class AnswerWriter:
         trace, served = None, self._served
         if self._knn is not None and not cancelled:
             trace = self._knn.trace(
-                ids,
-                served.tokenizer,
-                max_neighbors=PASSAGES,
-                prompt=self._prompt.message,
+                ids, served.tokenizer, max_neighbors=PASSAGES, prompt=self._prompt.message
             )[0]
             words = [token for token in trace.tokens if token.token_id not in served.silent]
             trace = replace(trace, tokens=words)
@@ -330,11 +327,7 @@ class _End(StoppingCriteria):
 
 
 def _write_text(
-    served: Served,
-    job: Job,
-    prompt: Prompt,
-    choice: int,
-    knn: KNNLogitsProcessor | None,
+    served: Served, job: Job, prompt: Prompt, choice: int, knn: KNNLogitsProcessor | None
 ) -> End:
     request = job.request
     overheard = Overheard() if request.logprobs is not None else None

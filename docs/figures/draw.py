@@ -235,10 +235,7 @@ def layers():
         ("models", "engine"),
         ("documents", "corpus"),
         ("the folder", "store"),
-        (
-            "vocabulary",
-            "settings · metrics · progress · errors · arrays · locks · printable",
-        ),
+        ("vocabulary", "settings · metrics · progress · errors · arrays · locks · printable"),
     ]
     d = Drawing(860, 46 * len(rows) + 70)
     d.box(

@@ -70,11 +70,7 @@ class Asking:
         self.config = config or AskConfig()
 
     def answer(
-        self,
-        question: str,
-        history: Sequence[Message] = (),
-        streamer: Any = None,
-        **settings: Any,
+        self, question: str, history: Sequence[Message] = (), streamer: Any = None, **settings: Any
     ) -> Answer:
         """Answers a question. Several questions in one message are answered one by one.
 

@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from knn_logits.arrays import Array
-from knn_logits.engine.pieces import (
-    InnerText,
-    TextAfter,
-    parts_of,
-    token_texts,
-    whole_characters,
-)
+from knn_logits.engine.pieces import InnerText, TextAfter, parts_of, token_texts, whole_characters
 from knn_logits.engine.tokens import special_ids
 from knn_logits.evidence.quotation import Difference, Quotations
 from knn_logits.evidence.recording import Chosen, Recording
@@ -259,12 +253,7 @@ class Tracer:
         )
 
     def recorded(
-        self,
-        recording: Recording,
-        sequences: Tensor,
-        *,
-        pads: Sequence[int],
-        prompt: str | None,
+        self, recording: Recording, sequences: Tensor, *, pads: Sequence[int], prompt: str | None
     ) -> Trace:
         """Traces what a `generate()` chose, in rows between `pads`."""
         first = recording.prompt.shape[1]

@@ -8,14 +8,7 @@ import torch
 from conftest import TEXTS
 from handmade import make_store
 
-from knn_logits import (
-    Datastore,
-    KNNConfig,
-    KNNLogitsProcessor,
-    Memory,
-    WindowConfig,
-    explain,
-)
+from knn_logits import Datastore, KNNConfig, KNNLogitsProcessor, Memory, WindowConfig, explain
 from knn_logits.errors import ConfigError, MismatchError
 from knn_logits.search.combined import open_retriever, open_stores
 from knn_logits.search.retriever import Retriever

@@ -7,12 +7,7 @@ import pytest
 
 from knn_logits.errors import ConfigError, KNNLogitsError
 from knn_logits.metrics import METRICS, check_metric
-from knn_logits.settings.config import (
-    IndexConfig,
-    KNNConfig,
-    WindowConfig,
-    index_config,
-)
+from knn_logits.settings.config import IndexConfig, KNNConfig, WindowConfig, index_config
 
 NAN, INF = math.nan, math.inf
 NOT_WHOLE = [True, False, 1.0, 2.5, NAN, INF, -INF, "3", [1], np.float64(8.0), np.array([8])]
