@@ -101,6 +101,9 @@ def test_each_kind_of_answer_says_what_it_is_from(chat, monkeypatch):
     soft = "(one) => getComputedStyle(one).color"
     grey = reply.locator(".kl-from").first.evaluate(soft)
     assert reply.locator(".kl-perhaps").evaluate(soft) == grey
+    border = "(one) => getComputedStyle(one).borderLeftColor"
+    edge = reply.locator("details").first.evaluate(border)
+    assert reply.locator(".kl-perhaps").evaluate(border) == edge
     expect(reply.locator(".kl-from").nth(1)).to_have_text("Alternatives:")
     sources = reply.locator("details").all()
     marked = [source.locator("mark").text_content().strip() for source in sources]
