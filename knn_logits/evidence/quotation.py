@@ -45,6 +45,8 @@ _MOSTLY = 3
 # Minimum evidence of a quotation, in words, and number of its words that are the same and have no
 # capital, since lines such as "Status: Final" are in many documents. A paraphrase needs more.
 _EVIDENCE, _SMALL_WORDS, _LIKE_WORDS = 7, 2, 3
+# Words that stand for a name: in its place they say nothing else.
+_PRONOUNS = frozenset(("he", "she", "it", "they"))
 # By place of a text: how much is the same before it, a datastore, and a position in that.
 _Places = dict[int, list[tuple[int, int, int]]]
 _NO_VOTES = np.empty(0, np.int64), np.empty(0)
@@ -263,6 +265,8 @@ class _Fit:
         """The words in whose place the passage has others."""
         for number, (same, mine, theirs) in enumerate(self._blocks):
             same = same or "".join(bares(mine)) == "".join(bares(theirs))
+            both = [set(filter(None, bares(one))) for one in (mine, theirs)]
+            same = same or (all(both) and any(map(_PRONOUNS.issuperset, both)))
             quoted = self.is_quoted and number in self._part and number in self._whole
             if same or not (quoted or self._names_another(number)):
                 continue

@@ -122,6 +122,7 @@ PART = "The foam filter has the part number VF-118. The ceramic seal has the par
 HOURS = "Our house opens at {} and closes at {}. On Sundays it opens at {} and closes at {}."
 WEIGHTS = "| Weight of the pump | 7.4 kg | 9.1 kg |\n| Length of the cable | 1.5 m | 10 m |\n"
 FREE = "The code is in the public domain and is thus free for use for any purpose at all."
+HOUSE = "stands in the old house of the keeper on the north shore of the island, near the pier."
 RIVALS = "The library does not compete with servers. It competes with {}."
 
 
@@ -140,6 +141,9 @@ RIVALS = "The library does not compete with servers. It competes with {}."
         # A heading is no part of the sentence below it.
         ([f"The Keeper Of A Lamp\n\nNobody {LAMPS}"], f"The keeper of a lamp {LAMPS}", ""),
         ([f"Lamps\nNobody {LAMPS}"], f"Nobody {LAMPS}", ""),
+        # A pronoun stands for a name.
+        ([f"It {HOUSE}"], f"The Lamp Museum {HOUSE}", ""),
+        ([f"The Lamp Museum {HOUSE}"], f"It {HOUSE}", ""),
         # What differs is elsewhere, too: in another sentence, another document or the same one.
         (GATES, "Others stand there 75 minutes before.", "75: 40"),
         ([f"He {LAMPS}", "He lights more than all."], f"He {ALL_LAMPS}",
