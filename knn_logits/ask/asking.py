@@ -287,7 +287,9 @@ def _joined(parts: Sequence[Answer]) -> Answer:
         return parts[0]
     answered = [part for part in parts if part.answered] or parts
     quotes = [f"“{part.text}”" if part.quoted else part.text for part in parts]
-    before = [one.note if one.answered else "" if one.alone else one.question for one in parts]
+    sure = [one.alone or (one.answered and not one.caution) for one in parts]
+    notes = [f"{one.question} {one.note if one.answered else ''}".strip() for one in parts]
+    before = ["" if is_sure else note for is_sure, note in zip(sure, notes, strict=True)]
     texts = [f"{said} {text}".strip() for said, text in zip(before, quotes, strict=True)]
     return Answer(
         question="",

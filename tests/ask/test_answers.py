@@ -175,7 +175,9 @@ def test_questions_that_and_joins_are_answered_as_turns(asking):
     assert joined.text == asking().answer(f"{QUESTION} What does error code E42 mean?").text
     # A question may refer to the one before it.
     turns = asking().answer(f"{QUESTION} And when was it?")
-    assert turns.text == f"“{TEXTS[2]}”\n\nThis is the passage around the last answer. “{TEXTS[2]}”"
+    assert turns.text == (
+        f"“{TEXTS[2]}”\n\nAnd when was it? This is the passage around the last answer. “{TEXTS[2]}”"
+    )
     for one in ("When and where did the queen found it?", "Does Queen Maira found walls and what?"):
         assert questions_of(one, None) == [(one, "")]
 
