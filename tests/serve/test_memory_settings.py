@@ -114,7 +114,7 @@ def test_a_running_server_answers_from_documents_that_are_there_now(model, token
     def sources(client):
         found = client.completions.create(
             model="tiny+notes", prompt="The mill grinds", max_tokens=2,
-            extra_body={"knn": {"lmbda": 0.9, "k": 64, "temperature": 100.0}},
+            extra_body={"knn": {"lmbda": 0.9, "k": 64, "temperature": 1.0}},
         )  # fmt: skip
         return {one["document"] for one in found.choices[0].sources["documents"]}
 
