@@ -68,9 +68,11 @@ def url(model, tokenizer, tmp_path_factory):
         Document(f"The quarzine{number} reads {payload} today.", payload, title=payload, uri=uri)
         for number, (payload, uri) in enumerate(zip(PAYLOADS, ADDRESSES * 5, strict=True))
     ]
-    store = build_datastore(model, own, signs, tmp_path_factory.mktemp("chat") / NAMED)
+    store = build_datastore(
+        model, own, signs, tmp_path_factory.mktemp("chat") / NAMED, calibrate=False
+    )
     library = Library.of(NAMED, model, own, [store])
-    with serving(library, limits=Limits(400, 160, seconds=600)) as (address, _):
+    with serving(library, limits=Limits(400, 24, seconds=600)) as (address, _):
         yield address
 
 

@@ -86,7 +86,7 @@ def test_all_that_reads_documents_is_installed_on_a_space():
     assert missing - {"knn_logits", "datasets"} == set()
 
 
-def test_a_visitor_of_a_space_uploads_documents(client, tmp_path, monkeypatch):
+def test_a_visitor_of_a_space_uploads_documents(client, served, tmp_path, monkeypatch):
     """Without pypdf, lxml and mammoth the page said that a PDF is no text in UTF-8."""
     folder = tmp_path / "installed"
     folder.mkdir()
@@ -107,6 +107,7 @@ def test_a_visitor_of_a_space_uploads_documents(client, tmp_path, monkeypatch):
     }
     seen = built(client, "uploads01", files=files)
     assert "4 documents" in seen, seen[-500:]
+    served[1].visitors.close()  # which other tests of the same page count
 
 
 def test_the_entry_says_which_address_to_open_or_what_is_missing(monkeypatch, capsys):
@@ -134,25 +135,31 @@ def test_the_entry_says_which_address_to_open_or_what_is_missing(monkeypatch, ca
         main()
 
 
+@pytest.fixture(scope="module")
+def sqlite(instruct_folder):
+    """What the page opens, which takes seconds."""
+    return runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]()
+
+
 @pytest.mark.instruct
-def test_the_entry_opens_the_model_with_its_datastore(instruct_folder, encoder_folder, monkeypatch):
+def test_the_entry_opens_the_model_with_its_datastore(
+    sqlite, instruct_folder, encoder_folder, monkeypatch
+):
     monkeypatch.setenv("KNN_LOGITS_ENCODER", encoder_folder)
-    space = runpy.run_path(str(ROOT / "app" / "app.py"))
-    library = space["sqlite_library"]()
-    assert library.name == Path(instruct_folder).name
-    assert list(library.stores) == ["sqlite-docs"]
-    assert len(library.examples) == 4
+    assert sqlite.name == Path(instruct_folder).name
+    assert list(sqlite.stores) == ["sqlite-docs"]
+    assert len(sqlite.examples) == 4
     demo = runpy.run_path(str(ROOT / "datastores" / "sqlite" / "demo.py"))
-    assert set(demo["BEGINNINGS"]) < set(library.examples)
+    assert set(demo["BEGINNINGS"]) < set(sqlite.examples)
     # "How large can an SQLite database be?" was answered with the sizes of pages.
-    asking = Asking(library.model, library.tokenizer, library.memory)
-    for question, fact in zip(library.questions, FACTS, strict=True):
+    asking = Asking(sqlite.model, sqlite.tokenizer, sqlite.memory)
+    for question, fact in zip(sqlite.questions, FACTS, strict=True):
         assert fact in asking.answer(question).text
     # "The SQLite library consists of approximately" once went on with "4044 assert() statements".
-    store, session = library.store, Session(library)
+    store, session = sqlite.store, Session(sqlite)
     tokens = [store.tokens[one.first : one.first + one.length] for one in store.documents]
-    pages = " ".join(library.tokenizer.decode(one.tolist()) for one in tokens)
-    for example in library.examples:
+    pages = " ".join(sqlite.tokenizer.decode(one.tolist()) for one in tokens)
+    for example in sqlite.examples:
         writing = Writing(example, Lookup(("sqlite-docs",)), new_tokens=40, sentence=True)
         *_, answers = session.write(writing, Deadline(600))
         written = " ".join(f"{example}{answers['knn'].text}".split())
@@ -161,9 +168,9 @@ def test_the_entry_opens_the_model_with_its_datastore(instruct_folder, encoder_f
 
 
 @pytest.mark.instruct
-def test_unrelated_documents_beside_it_leave_a_text_as_it_is(instruct_folder, tmp_path):
+def test_unrelated_documents_beside_it_leave_a_text_as_it_is(sqlite, tmp_path):
     """A PDF of opening hours once made "The SQLite library consists of approximately hours"."""
-    session = Session(runpy.run_path(str(ROOT / "app" / "app.py"))["sqlite_library"]())
+    session = Session(sqlite)
     texts = {
         "hours": "Opening hours of the Harbour Library. The library is open from Monday to Friday "
         "for approximately nine hours. On Saturday the library opens at ten. The library consists "

@@ -158,7 +158,7 @@ def test_building_twice_gives_the_same_bytes(build, tmp_path, factory, concatena
 
 
 def test_the_size_of_shards_of_windows_does_not_change_the_keys(
-    build, store, tmp_path, monkeypatch
+    build, store, tmp_path, monkeypatch, short_training
 ):
     monkeypatch.setattr("knn_logits.engine.windows._BUFFER_BYTES", 4096)
     seen = []
@@ -201,7 +201,9 @@ def test_a_stopped_build_loses_two_fifths_of_its_keys_at_most(
 
 
 @pytest.mark.parametrize("window", [2, 16])
-def test_a_gate_is_fitted_to_windows_as_short_as_its_context(build, tmp_path, window):
+def test_a_gate_is_fitted_to_windows_as_short_as_its_context(
+    build, tmp_path, window, short_training
+):
     store = build(TEXTS * 2, tmp_path / "s", window=WindowConfig(window, window), calibrate=True)
     assert store.manifest.gate.kind == "adaptive"
 
@@ -209,7 +211,7 @@ def test_a_gate_is_fitted_to_windows_as_short_as_its_context(build, tmp_path, wi
 # The model is used, not changed
 
 
-def test_the_model_is_left_as_it_was(tokenizer, tmp_path):
+def test_the_model_is_left_as_it_was(tokenizer, tmp_path, short_training):
     model = make_gpt2()
     model.transformer.h[0].attn.attn_dropout.p = 0.5
     expected = build_datastore(model, tokenizer, TEXTS[:2], tmp_path / "eval")

@@ -69,7 +69,7 @@ def test_a_passage_that_a_text_repeats_is_continued(gated, model, tokenizer):
 
 @pytest.mark.parametrize("share", [0.5, 1.0], ids=["while it reads", "when it has read all"])
 def test_an_interrupted_fit_resumes_to_the_bytes_of_the_first_build(
-    gated, model, tokenizer, tmp_path, share
+    model, tokenizer, tmp_path, share, short_training
 ):
     read = []
 
@@ -82,10 +82,11 @@ def test_an_interrupted_fit_resumes_to_the_bytes_of_the_first_build(
             raise KeyboardInterrupt
 
     texts = [text * 2 for text in TEXTS]
+    whole = build_datastore(model, tokenizer, texts, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         build_datastore(model, tokenizer, texts, tmp_path / "store", progress=interrupt)
     torch.manual_seed(5)  # which changes nothing
     store = build_datastore(model, tokenizer, texts, tmp_path / "store", progress=watch)
     assert read[0] > 0.0
-    assert store.manifest.gate == gated.manifest.gate
-    assert store.manifest.files == gated.manifest.files
+    assert store.manifest.gate == whole.manifest.gate
+    assert store.manifest.files == whole.manifest.files

@@ -22,7 +22,7 @@ def test_the_ngram_is_the_shortest_that_the_corpus_hardly_repeats(tmp_path):
     assert unrepeated_ngram(make_store(tmp_path / "loop", [[1, 2] * 1000])) is None
 
 
-def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path):
+def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path, short_training):
     store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "store", lmbda=0.3, k=5)
     size = store.manifest.settings.no_repeat_ngram_size
     assert size == unrepeated_ngram(store)
@@ -34,7 +34,7 @@ def test_a_build_measures_which_ngram_is_a_loop(model, tokenizer, tmp_path):
     assert Memory(model, plain).loop_size is None
 
 
-def test_another_metric_has_a_temperature_of_its_own_scale(build, tmp_path):
+def test_another_metric_has_a_temperature_of_its_own_scale(build, tmp_path, short_training):
     store = build(TEXTS, tmp_path / "store", lmbda=0.3, calibrate=True)
     before = store.manifest.settings
     after = knn_logits.build_index(store, knn_logits.IndexConfig("exact", "cosine"))

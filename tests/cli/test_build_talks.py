@@ -135,7 +135,8 @@ def test_every_command_takes_the_precision_of_the_datastore(
     copy.deepcopy(model).half().save_pretrained(tmp_path / "half")
     tokenizer.save_pretrained(tmp_path / "half")
     store = tmp_path / "store"
-    run.good("build", tmp_path / "half", folder, "--out", store, "--dtype", "float32")
+    build = ("build", tmp_path / "half", folder, "--no-calibrate", "--out")
+    run.good(*build, store, "--dtype", "float32")
     monkeypatch.setattr("knn_logits.engine.forward.multiplies_in", lambda _: True)
     (folder / "more.txt").write_text("The pump of the ferry stands behind the winch.")
     for command in (
@@ -159,10 +160,11 @@ def test_a_datastore_in_an_emulated_precision_slows_no_command(
     copy.deepcopy(model).bfloat16().save_pretrained(tmp_path / "half")
     tokenizer.save_pretrained(tmp_path / "half")
     stores = tmp_path / "elsewhere", tmp_path / "here"
-    run.good("build", tmp_path / "half", folder, "--out", stores[0], "--dtype", "bfloat16")
+    build = ("build", tmp_path / "half", folder, "--no-calibrate", "--out")
+    run.good(*build, stores[0], "--dtype", "bfloat16")
     monkeypatch.setattr("knn_logits.engine.forward.multiplies_in", lambda _: False)
     for command in (
-        ("build", tmp_path / "half", folder, "--out", stores[1]),
+        (*build, stores[1]),
         ("explain", tmp_path / "half", *stores, "The pump of the ferry"),
         ("add", tmp_path / "half", stores[0], folder),
     ):

@@ -151,7 +151,9 @@ def test_a_datastore_of_an_adapter_names_the_adapter(model, store, tokenizer, tm
     layer = next(part for part in adapted.modules() if isinstance(part, torch.nn.LayerNorm))
     layer.weight.data *= 1.5
     layer._active_adapter = ["law"]  # as PEFT's layers have it
-    other = knn_logits.build_datastore(adapted, tokenizer, TEXTS, tmp_path / "s", k=4)
+    other = knn_logits.build_datastore(
+        adapted, tokenizer, TEXTS, tmp_path / "s", k=4, calibrate=False
+    )
     assert "load " + f"{other.manifest.model.id} with its adapter 'law'" in refusal(model, other)
     refusal(adapted, store)
     layer._disable_adapters = True

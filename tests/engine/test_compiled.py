@@ -55,7 +55,7 @@ def _no_code_of_other_tests():
 )
 def test_a_compiled_model_works(tokenizer, ids, tmp_path, compile_it, check, layers):
     model, mine = (make_gpt2(layers=layers) for _ in range(2))
-    settings = {"k": 16, "lmbda": 0.4, "temperature": 5.0}
+    settings = {"k": 16, "lmbda": 0.4, "temperature": 5.0, "calibrate": False}
     store = knn_logits.build_datastore(model, tokenizer, TEXTS, tmp_path / "s", **settings)
     plain = greedy(model, ids)
     with knn_logits.KNNLogitsProcessor(model, store) as knn:

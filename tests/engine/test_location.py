@@ -110,7 +110,9 @@ def test_the_heads_input_is_what_the_head_reads(model, tokenizer, ids, tmp_path)
     with torch.no_grad():
         torch.testing.assert_close(model.lm_head(states), model(ids).logits)
     # `generate()` gives the head the last state only.
-    store = build_datastore(model, tokenizer, TEXTS, tmp_path / "s", key="head_input", k=8)
+    store = build_datastore(
+        model, tokenizer, TEXTS, tmp_path / "s", key="head_input", k=8, calibrate=False
+    )
     with KNNLogitsProcessor(model, store) as knn:
         text = knn.generate(ids, max_new_tokens=5)[:, :-1]
         found = knn.vote.neighbors.nearness

@@ -25,7 +25,9 @@ def chat_page(model, tokenizer, store, tmp_path_factory):
     hostile.append(
         Document("The ferry leaves Oldenport at noon.", "ferry", uri="https://example.org/ferry")
     )
-    signs = build_datastore(model, own, hostile, tmp_path_factory.mktemp("chat") / "signs")
+    signs = build_datastore(
+        model, own, hostile, tmp_path_factory.mktemp("chat") / "signs", calibrate=False
+    )
     library = Library.of("tiny", model, own, [store, signs])
     library.questions = (QUEEN,)
     with serving(library, limits=Limits(256, 24, seconds=600)) as served:
