@@ -281,19 +281,22 @@ class Asking:
         return sum(end <= first for end in accumulate(map(len, texts)))
 
 
+def _as_part(answer: Answer) -> str:
+    """One of several answers: its text, after the question where that is not clearly answered."""
+    text = f"“{answer.text}”" if answer.quoted else answer.text
+    if answer.caution:
+        return f"{answer.question} {answer.note} {text}"
+    return text if answer.answered or answer.alone else f"{answer.question} {text}"
+
+
 def _joined(parts: Sequence[Answer]) -> Answer:
     """The answers to several questions as one."""
     if len(parts) == 1:
         return parts[0]
     answered = [part for part in parts if part.answered] or parts
-    quotes = [f"“{part.text}”" if part.quoted else part.text for part in parts]
-    sure = [one.alone or (one.answered and not one.caution) for one in parts]
-    notes = [f"{one.question} {one.note if one.answered else ''}".strip() for one in parts]
-    before = ["" if is_sure else note for is_sure, note in zip(sure, notes, strict=True)]
-    texts = [f"{said} {text}".strip() for said, text in zip(before, quotes, strict=True)]
     return Answer(
         question="",
-        text="\n\n".join(texts),
+        text="\n\n".join(map(_as_part, parts)),
         answered=any(part.answered for part in parts),
         quoted=any(part.quoted for part in parts),
         alone=all(part.alone for part in parts),
