@@ -213,7 +213,7 @@ class Served:
         if self.context is not None and len(ids) + new_tokens > self.context:
             raise too_long(
                 f"{len(ids):,} tokens of text plus {new_tokens:,} new tokens exceed the model's "
-                f"context of {self.context:,}: shorten the text or ask for fewer",
+                f"context of {self.context:,}: shorten the text, or ask for fewer new tokens",
                 "max_tokens" if len(ids) < self.context else None,
             )
         if not ids:
