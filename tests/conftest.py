@@ -60,8 +60,8 @@ PAIRS = [
 def _few_threads():
     """Keeps PyTorch on one thread.
 
-    The page and the server take a thread for each core, and that would stay for all later tests of
-    the process: threads that wait for one another on busy cores use several times the work.
+    A command's `--threads` would stay for all later tests of the process: threads that wait for one
+    another on busy cores use several times the work.
     """
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
