@@ -80,7 +80,11 @@ Group: TypeAlias = tuple[int, int, int]
 def write_gate(
     steps: Steps, plan: BuildPlan, store: Datastore, settings: SettingsRecord, index: Index
 ) -> GateRecord | None:
-    """Fits and writes a gate; None for a model that writes no text, or too few entries."""
+    """Fits a gate to a datastore, and writes it into a job's folder.
+
+    Returns:
+        The gate's record; None for a model that writes no text, or too few entries.
+    """
     if len(store) < _MIN_ENTRIES:
         return None
     model, location, seed = steps.model, plan.keys.location, plan.index.seed
@@ -137,7 +141,10 @@ def write_gate(
 
 
 def _saved(job: Job, settings: SettingsRecord) -> tuple[list[GateTokens], dict[str, str]]:
-    """What an interrupted fit under the same settings has left in place of the gate."""
+    """The tokens that an interrupted fit under the same settings has read, and its texts.
+
+    They are kept where the gate will stand.
+    """
     about = {"settings": settings.model_dump_json(), "groups": "0"}
     if job.file("gate") is not None:
         arrays, saved = read_arrays(job.path("gate"))

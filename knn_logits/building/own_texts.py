@@ -76,7 +76,17 @@ _MIN_TOKENS = 8
 
 
 def own_texts(model: Any, tokenizer: Any, seed: int = 0) -> list[tuple[list[int], int]]:
-    """The tokens of each text, and how many were given; none if the model cannot write."""
+    """Writes texts with a causal model, without a datastore.
+
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        seed: The seed of what is sampled.
+
+    Returns:
+        The tokens of each text, and the number of those that were given; none if the model cannot
+        write.
+    """
     if not getattr(model, "can_generate", lambda: False)() or model.config.is_encoder_decoder:
         return []
     beginnings = [list(tokenizer(text)["input_ids"]) for text in BEGINNINGS]

@@ -164,7 +164,11 @@ def _metadata_text(document: Document, places: Sequence[int]) -> str | None:
 
 
 def encoder_named(name: str | None) -> Encoder | None:
-    """Opens an encoder, for None the default; None for "", or if the default is missing."""
+    """Opens an encoder; a name of None takes the default. None for "" or a missing default.
+
+    Raises:
+        ConfigError: when the encoder was named and cannot be opened.
+    """
     chosen = default_encoder() if name is None else name
     if not chosen:
         return None

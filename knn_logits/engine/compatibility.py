@@ -151,7 +151,10 @@ def relative_error(keys: Array, expected: Array) -> float:
 def pair_tokenizer(
     model: nn.Module, tokenizer: Any, store: Datastore | None = None, **options: str | None
 ) -> PairTokenizer | None:
-    """The tokenizer of pairs, with the datastore's prefix and languages; None for causal models."""
+    """Makes the tokenizer of pairs for an encoder-decoder model; None for a causal model.
+
+    `options` are `source_prefix`, `source_lang` and `target_lang`; None takes the datastore's.
+    """
     if not is_encoder_decoder(model):
         return None
     record = store.manifest.pairs if store is not None else None

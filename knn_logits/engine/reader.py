@@ -36,7 +36,10 @@ class Reader:
 
     @torch.no_grad()
     def log_odds(self, question: str, texts: Sequence[str]) -> Array:
-        """The log-odds that each text, cut to 192 tokens with the question, answers it."""
+        """The log-odds that each of some texts answers a question, float32 [texts].
+
+        Beyond 192 tokens of both the end of a text is not read.
+        """
         found: Array = np.zeros(len(texts), np.float32)
         for rows in batches(texts, _BATCH):
             pairs = [(question, texts[row]) for row in rows]

@@ -24,7 +24,11 @@ _TURNS = [("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d")]
 
 
 def control_ids(tokenizer: Any, template: str | None = None) -> frozenset[int]:
-    """Returns the special tokens, and every added token that the chat template writes."""
+    """Returns the tokens that control a model.
+
+    These are the special tokens, such as the end of a text, and every added token that the
+    chat template writes. `template` takes the place of the tokenizer's own.
+    """
     added = getattr(tokenizer, "added_tokens_decoder", {})
     ids = {number for number, token in added.items() if token.special}
     ids |= special_ids(tokenizer)

@@ -196,7 +196,11 @@ _ARGUMENTS = {
 class DraftedDecoding:
     """The decoding loop, for the argument `custom_generate` of transformers.
 
-    `draft` and `learn` are those of a `Drafter`, and `expect` gets the scores of a draft's pass.
+    Args:
+        draft: Returns a draft for a text, of a number of tokens at most.
+        learn: Is told how many tokens of the latest draft were accepted.
+        expect: Is told the scores of a draft's pass, [1 + drafted, vocabulary], beforehand.
+        streamer: As `generate()` takes it.
     """
 
     def __init__(

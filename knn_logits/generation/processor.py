@@ -345,9 +345,17 @@ def goes_round(answer: Sequence[int], size: int) -> bool:
 
 
 def end_loops(scores: Tensor, ids: Tensor, start: int, size: int, ends: Sequence[int]) -> Tensor:
-    """Leaves a looping row only the tokens that end a text, unless all of them are forbidden.
+    """Leaves a looping row only the tokens that end a text.
 
-    `scores` are [rows, vocabulary]; `ids`, int64 [rows, length], have prompts of `start` tokens.
+    Args:
+        scores: [rows, vocabulary].
+        ids: int64 [rows, length], the texts, on the CPU.
+        start: The length of their prompts.
+        size: The fewest tokens that count as repeated.
+        ends: The tokens that end a text.
+
+    Returns:
+        The scores, [rows, vocabulary]. A text that may not end yet, or never does, keeps them.
     """
     result, answers = scores, ids.numpy()[:, start:]
     places = answers.shape[1] - size

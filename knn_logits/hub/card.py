@@ -26,7 +26,10 @@ _LICENSES = re.compile(
 
 
 def card(manifest: Manifest, repo: str, revision: str | None = None, old: str | None = None) -> str:
-    """Makes the card of a datastore, or replaces the generated part of the `old` one."""
+    """Makes the card of a datastore, or replaces the generated part of the `old` one.
+
+    What the front matter of the old card says stays, but for the model.
+    """
     from huggingface_hub import DatasetCard, DatasetCardData
 
     fields = front_matter(manifest)

@@ -85,7 +85,10 @@ _CACHED_RECORDS = 4096
 
 
 class Documents:
-    """The table of documents, by number: lines of JSON, which are parsed when they are needed."""
+    """The table of documents, by number: lines of JSON, which are parsed when they are needed.
+
+    Its `rows` documents must cover all tokens without a gap.
+    """
 
     def __init__(self, path: Path, rows: int, tokens: int, *, pairs: bool) -> None:
         empty = path.stat().st_size == 0

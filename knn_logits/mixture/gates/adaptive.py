@@ -198,9 +198,15 @@ class GatedStore:
 def gated_vote(
     stores: Sequence[GatedStore], neighbors: Neighbors, log_p_lm: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """log w_i, float32 [rows, k + n], of neighbors and then of matches, and λ of both, [rows].
+    """Computes the weights of the neighbors and then of the matches, and λ of both.
 
-    The neighbors of the datastores stand side by side, with their matches as first `occurrences`.
+    Args:
+        stores: The datastores.
+        neighbors: Their neighbors side by side, with the matches as the first `occurrences`.
+        log_p_lm: The model's log-probabilities, float32 [rows, vocabulary].
+
+    Returns:
+        log w_i, float32 [rows, k + n], and λ, float32 [rows].
     """
     parts = [neighbors] if len(stores) == 1 else neighbors.split(len(stores))
     nearest, matches, rest = [], [], []

@@ -165,8 +165,19 @@ def fit_meta_k_gate(
 ) -> MetaKGate:
     """Minimises -log(a_0 p_LM + Σ a_j p_kNN of the nearest k_j) over tokens with neighbors.
 
-    `features` are those of `meta_k_features`, `log_p_lm` is [tokens], and `log_p_knn` [tokens, ks]
-    is -inf where none of the k_j votes.
+    Args:
+        features: float32 [tokens, features], the result of `meta_k_features`.
+        ks: The values of k, ascending.
+        log_p_lm: [tokens], log p_LM of the text's tokens.
+        log_p_knn: [tokens, ks], log p_kNN of the nearest k_j, -inf where none of them votes.
+        metric: The metric of the distances.
+        seed: Seed of the first weights and of the batches.
+
+    Returns:
+        The gate.
+
+    Raises:
+        ConfigError: when no token is left.
     """
     sides = np.column_stack([log_p_lm, log_p_knn]).astype(np.float64)
     # A token that nothing gives a probability is left out.
